@@ -1,0 +1,39 @@
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format lock clean
+
+BIN := .venv/bin
+COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--custom-compile-command 'make lock'
+
+help: ## List the targets (this is the default)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## Install what is missing: Postgres 15 with wal2json, Java 17, the locked Python packages
+	@scripts/setup
+
+demo: setup ## Watch a shop's changes reach a local Kinesis while the leader is killed (under two minutes)
+	@$(BIN)/penstock demo
+
+test: lint ## Run the linters, then every test
+	$(BIN)/pytest --durations=10
+
+lint: setup ## Check style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup ## Format the code, and mend what ruff can mend by itself
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+lock: $(BIN)/uv ## Write requirements/* afresh from pyproject.toml, keeping versions that still fit
+	$(COMPILE) pyproject.toml --output-file requirements/capture.lock
+	$(COMPILE) pyproject.toml --extra demo --group dev --output-file requirements/dev.lock
+	echo uv | $(COMPILE) - --constraints requirements/dev.lock --output-file requirements/bootstrap.txt
+
+$(BIN)/uv:
+	@scripts/setup
+
+clean: ## Remove the virtual environment, caches and build results
+	rm -rf .venv dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +

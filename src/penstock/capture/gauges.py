@@ -1,0 +1,71 @@
+"""Gauges: once a second, what the parts hold, for metrics and health."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+from penstock.capture.pipeline import Pipeline
+from penstock.ops.health import Health
+from penstock.ops.metrics import CaptureMetrics
+from penstock.postgres.freshness import Freshness
+from penstock.postgres.slot import SlotState
+
+_INTERVAL_S: Final = 1.0
+
+
+class Gauges:
+    """Reads the pipeline's state, so that its hot path doesn't have to report."""
+
+    def __init__(
+        self, pipeline: Pipeline, freshness: Freshness, health: Health, metrics: CaptureMetrics
+    ) -> None:
+        self._pipeline = pipeline
+        self._freshness = freshness
+        self._health = health
+        self._metrics = metrics
+        self._reported = (0, 0, 0, 0, 0)
+
+    async def run(self) -> None:
+        """Sample until cancelled."""
+        while True:
+            self.sample(time.monotonic())
+            await asyncio.sleep(_INTERVAL_S)
+
+    def sample(self, now: float) -> None:
+        """Take over the current state."""
+        pipeline, metrics = self._pipeline, self._metrics
+        tracker, queue, intake = pipeline.tracker, pipeline.queue, pipeline.intake
+        metrics.line_age_seconds.set(self._freshness.age_s(now))
+        metrics.received_lsn.set(intake.received_lsn)
+        metrics.frontier_lsn.set(tracker.frontier_lsn)
+        metrics.pending.set(tracker.pending_count)
+        metrics.queue_events.set(queue.qsize())
+        metrics.inflight_bytes.set(queue.bytes_inflight)
+        self._health.note_frontier(tracker.frontier_lsn, tracker.pending_count, now)
+        self._count()
+
+    def slot(self, slot: SlotState) -> None:
+        """Take over what pg_replication_slots says."""
+        metrics = self._metrics
+        metrics.slot_active.set(slot.active_pid is not None)
+        metrics.slot_lost.set(slot.wal_status == "lost")
+        metrics.slot_retained_bytes.set(slot.retained_bytes or 0)
+        metrics.slot_safe_bytes.set(float("inf") if slot.safe_wal_bytes is None else slot.safe_wal_bytes)
+        metrics.slot_confirmed_lsn.set(slot.confirmed_flush_lsn or 0)
+        metrics.slot_restart_lsn.set(slot.restart_lsn or 0)
+
+    def _count(self) -> None:
+        totals, metrics = self._pipeline.intake.totals, self._metrics
+        counters = (
+            metrics.frames,
+            metrics.changes,
+            metrics.transactions,
+            metrics.messages,
+            metrics.stream_bytes,
+        )
+        now = (totals.frames, totals.changes, totals.transactions, totals.messages, totals.bytes)
+        for counter, value, before in zip(counters, now, self._reported, strict=True):
+            counter.inc(value - before)
+        self._reported = now

@@ -1,0 +1,113 @@
+"""The parts of one leadership, wired together."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Final, Protocol
+
+from penstock.capture.ack import AckTracker
+from penstock.capture.feedback import Feedback, StatusLine
+from penstock.capture.intake import Intake
+from penstock.capture.queue import InflightEventQueue
+from penstock.capture.reader import FrameSource, Reader
+from penstock.capture.transaction_builder import TransactionBuilder
+from penstock.kinesis.backoff import full_jitter
+from penstock.kinesis.batcher import MicroBatcher
+from penstock.kinesis.client import RecordSink
+from penstock.kinesis.partition_key import Fallback, PartitionKeys
+from penstock.kinesis.plan import PublishPlan
+from penstock.kinesis.publisher import KinesisPublisher
+from penstock.kinesis.quarantine import open_quarantine
+from penstock.kinesis.undeliverable import UndeliverablePolicy
+from penstock.ops.health import Health
+from penstock.ops.metrics import CaptureMetrics
+from penstock.postgres.freshness import Freshness
+from penstock.settings import CaptureSettings
+
+MAX_REQUESTS: Final = 4
+"""PutRecords requests under way at once."""
+
+
+class Line(FrameSource, StatusLine, Protocol):
+    """A replication stream, as the pipeline sees it."""
+
+
+class Pipeline:
+    """Stream to reader to queue to publisher, and the frontier back. A new one for each leadership."""
+
+    def __init__(
+        self,
+        settings: CaptureSettings,
+        *,
+        line: Line,
+        start_lsn: int,
+        sink: RecordSink,
+        key_columns: Callable[[str, str], Awaitable[Sequence[str]]],
+        freshness: Freshness,
+        health: Health,
+        metrics: CaptureMetrics,
+    ) -> None:
+        jitter = partial(full_jitter, rng=random.Random())  # noqa: S311 - spreads retries, guards nothing
+        self.tracker = AckTracker(initial_lsn=start_lsn)
+        self.queue = InflightEventQueue(
+            max_messages=settings.inflight.max_messages, max_bytes=settings.inflight.max_bytes
+        )
+        keys = PartitionKeys(
+            by_primary_key=settings.partition_key.mode == "primary_key",
+            fallback=Fallback(settings.partition_key.fallback),
+            static=settings.partition_key.static_value or "",
+        )
+        self.intake = Intake(
+            tracker=self.tracker,
+            builder=TransactionBuilder(confirmed_lsn=start_lsn),
+            keys=keys,
+            publish_transactions=settings.wal2json.include_transactions,
+            max_event_bytes=min(settings.kinesis.max_record_bytes, settings.inflight.max_bytes),
+            window=settings.inflight.ack_window_max,
+        )
+        self.feedback = Feedback(
+            line=line, tracker=self.tracker, received_lsn=lambda: self.intake.received_lsn
+        )
+        quarantine_url = settings.undeliverable.quarantine_url
+        quarantining = settings.undeliverable.policy == "quarantine" and quarantine_url is not None
+        undeliverable = UndeliverablePolicy(
+            store=open_quarantine(quarantine_url) if quarantining and quarantine_url else None,
+            slot=settings.replication.slot,
+            health=health,
+            metrics=metrics,
+            backoff=jitter,
+        )
+        self.publisher = KinesisPublisher(
+            queue=self.queue,
+            tracker=self.tracker,
+            plan=PublishPlan(
+                batcher=MicroBatcher(
+                    max_records=settings.kinesis.batch_max_records,
+                    max_bytes=settings.kinesis.batch_max_bytes,
+                    max_delay_s=settings.kinesis.batch_max_delay_ms / 1000,
+                ),
+                max_requests=MAX_REQUESTS,
+                backoff=jitter,
+            ),
+            sink=sink,
+            undeliverable=undeliverable,
+            freshness=freshness,
+            health=health,
+            metrics=metrics,
+            max_requests=MAX_REQUESTS,
+            outage_limit_s=settings.leader.sink_outage_disconnect_s,
+        )
+        self.reader = Reader(
+            source=line,
+            intake=self.intake,
+            queue=self.queue,
+            keys=keys,
+            key_columns=key_columns,
+            replace_oversize=undeliverable.oversize,
+            feedback=self.feedback,
+            freshness=freshness,
+        )
+        self.publisher.on_marked(self.feedback.send_if_moved)
+        self.publisher.on_marked(self.reader.window_moved)

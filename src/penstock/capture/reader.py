@@ -1,0 +1,92 @@
+"""The reader: frames from the stream into the queue, as fast as the queue allows."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+from penstock.capture.event import ChangeEvent
+from penstock.capture.feedback import Feedback
+from penstock.capture.intake import Intake, Intaken
+from penstock.capture.queue import InflightEventQueue
+from penstock.kinesis.partition_key import PartitionKeys, Relation
+from penstock.postgres import protocol
+from penstock.postgres.freshness import Freshness
+
+
+class FrameSource(Protocol):
+    """Where frames come from."""
+
+    async def read(self) -> list[memoryview]:
+        """At least one frame; waits for it."""
+
+
+class Reader:
+    """Drives the Intake. While the queue or the window is full it does not read; feedback goes on."""
+
+    def __init__(
+        self,
+        *,
+        source: FrameSource,
+        intake: Intake,
+        queue: InflightEventQueue,
+        keys: PartitionKeys,
+        key_columns: Callable[[str, str], Awaitable[Sequence[str]]],
+        replace_oversize: Callable[[ChangeEvent], Awaitable[ChangeEvent]],
+        feedback: Feedback,
+        freshness: Freshness,
+    ) -> None:
+        self._source = source
+        self._intake = intake
+        self._queue = queue
+        self._keys = keys
+        self._key_columns = key_columns
+        self._replace_oversize = replace_oversize
+        self._feedback = feedback
+        self._freshness = freshness
+        self._room = asyncio.Event()
+
+    def window_moved(self) -> None:
+        """The AckTracker has drained entries: the window may have room again."""
+        self._room.set()
+
+    async def run(self) -> None:
+        """Read until cancelled or until the line is lost."""
+        while True:
+            frames = await self._source.read()
+            now = time.monotonic()
+            start = 0
+            while start < len(frames):
+                taken = self._intake.take(frames, start, now)
+                self._after_take(now)
+                await self._hand_over(taken)
+                start = taken.next_frame
+                if start < len(frames) and taken.unknown is None and taken.oversize is None:
+                    await self._wait_for_window()
+
+    def _after_take(self, now: float) -> None:
+        intake = self._intake
+        self._freshness.frame_sent(protocol.unix_seconds(intake.server_time_us), now=now)
+        if intake.reply_requested:
+            intake.reply_requested = False
+            self._feedback.send()
+        else:
+            self._feedback.send_if_moved()
+
+    async def _hand_over(self, taken: Intaken) -> None:
+        if taken.events:
+            await self._queue.put_many(taken.events)
+        if taken.oversize is not None:
+            await self._queue.put(await self._replace_oversize(taken.oversize))
+        if taken.unknown is not None:
+            await self._learn(taken.unknown)
+
+    async def _learn(self, relation: Relation) -> None:
+        self._keys.learn(relation, await self._key_columns(relation.schema, relation.table))
+
+    async def _wait_for_window(self) -> None:
+        while self._intake.window_is_full:
+            self._room.clear()
+            await self._room.wait()

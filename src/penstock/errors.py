@@ -1,0 +1,95 @@
+"""The error tree.
+
+    PenstockError
+    ├── SettingsError                 a bad variable (settings.py); exit 2
+    ├── QuarantineError               the quarantine can't store a payload (kinesis/quarantine.py)
+    ├── SinkOutage                    nothing accepted for SINK_OUTAGE_DISCONNECT_S
+    └── PostgresError
+        ├── ConnectionFailed          unreachable, refused, wrong password
+        ├── LineLost                  the replication connection ended
+        │   ├── LineStale             ... because nobody vouches for it any more
+        │   └── LockLost              ... because the lock is gone
+        ├── SlotBusy                  the former leader's walsender still lives
+        ├── ProtocolViolation         a frame that we don't know
+        └── NeedsOperator             nothing changes until somebody acts; retried slowly
+            ├── SlotInvalid           wal_status is `lost`: its WAL is gone
+            ├── SlotMismatch          the slot is of another kind, plugin or database
+            ├── PluginForbidden       output_plugin_libraries does not list wal2json
+            ├── PluginMissing         wal2json is not installed on the server
+            ├── RoleLacksReplication  the role may not replicate
+            ├── WalLevelTooLow        wal_level is not logical
+            └── NoSpareSlot           max_replication_slots or max_wal_senders is used up
+
+Every error takes one string, the sentence that an operator reads; that keeps them picklable. What each of
+them means for the leader cycle stands in retry_policy.py.
+"""
+
+from __future__ import annotations
+
+
+class PenstockError(Exception):
+    """Anything that Penstock itself reports."""
+
+
+class SinkOutage(PenstockError):
+    """The destination took nothing for SINK_OUTAGE_DISCONNECT_S while something was pending."""
+
+
+class PostgresError(PenstockError):
+    """Something between us and Postgres."""
+
+
+class ConnectionFailed(PostgresError):
+    """No connection could be made."""
+
+
+class LineLost(PostgresError):
+    """The replication connection ended."""
+
+
+class LineStale(LineLost):
+    """Neither a frame nor the watchdog vouches for the line within the freshness limit."""
+
+
+class LockLost(LineLost):
+    """The watchdog saw that our walsender no longer holds the lock."""
+
+
+class SlotBusy(PostgresError):
+    """The slot is still active for another walsender."""
+
+
+class ProtocolViolation(PostgresError):
+    """The server sent something outside the replication protocol that we know."""
+
+
+class NeedsOperator(PostgresError):
+    """A configuration that only an operator can change."""
+
+
+class SlotInvalid(NeedsOperator):
+    """The slot's WAL was removed."""
+
+
+class SlotMismatch(NeedsOperator):
+    """A slot of that name exists and isn't ours to use."""
+
+
+class PluginForbidden(NeedsOperator):
+    """The server's output_plugin_libraries doesn't allow wal2json."""
+
+
+class PluginMissing(NeedsOperator):
+    """The server has no wal2json library."""
+
+
+class RoleLacksReplication(NeedsOperator):
+    """The role has no REPLICATION attribute."""
+
+
+class WalLevelTooLow(NeedsOperator):
+    """wal_level isn't logical."""
+
+
+class NoSpareSlot(NeedsOperator):
+    """The server has no free replication slot or walsender."""

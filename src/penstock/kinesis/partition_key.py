@@ -1,0 +1,137 @@
+"""Partition keys: one row, one key, whatever happens to it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Final, NamedTuple
+from urllib.parse import quote
+
+import msgspec
+
+from penstock.lsn import format_lsn
+from penstock.postgres.wal2json import RowChange, Unreadable, Value, decode_change, primary_key_columns
+
+MAX_KEY_CHARACTERS: Final = 256
+
+_decode_text = msgspec.json.Decoder(str).decode
+
+
+class Fallback(StrEnum):
+    """What to use where a frame has no readable key."""
+
+    LSN = "lsn"
+    TABLE = "table"
+    STATIC = "static"
+
+
+class Relation(NamedTuple):
+    """A table as a frame names it. The `pk` text is part of it: a changed key is looked up again."""
+
+    schema: str
+    table: str
+    pk: bytes
+
+
+class KeyColumns(NamedTuple):
+    """The columns that make a relation's key, in key order; empty if it has none."""
+
+    prefix: str
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, relation: Relation, names: Sequence[str]) -> KeyColumns:
+        """The key of a relation with these columns."""
+        return cls(f"{_encode(relation.schema)}.{_encode(relation.table)}/", tuple(names))
+
+
+class UnknownRelation(LookupError):
+    """The catalog has not been asked for this relation yet."""
+
+    def __init__(self, relation: Relation) -> None:
+        super().__init__(relation)
+        self.relation = relation
+
+
+class PartitionKeys:
+    """Gives every payload its partition key.
+
+    In `primary_key` mode a relation that was not seen before raises UnknownRelation; the caller asks the
+    catalog, calls `learn`, and tries again.
+    """
+
+    def __init__(self, *, by_primary_key: bool, fallback: Fallback, static: str = "") -> None:
+        self._by_primary_key = by_primary_key
+        self._fallback = fallback
+        self._static = static
+        self._known: dict[Relation, KeyColumns] = {}
+
+    def learn(self, relation: Relation, names: Sequence[str]) -> None:
+        """Remember a relation's key columns; without any, what the frame itself lists as primary key."""
+        self._known[relation] = KeyColumns.of(relation, names or primary_key_columns(relation.pk))
+
+    def key(self, payload: bytes, wal_start: int) -> str:
+        """The key of a row change; for a payload that can't be read, the fallback."""
+        if not self._by_primary_key and self._fallback is not Fallback.TABLE:
+            return self.fallback(wal_start)
+        try:
+            change = decode_change(payload)
+        except Unreadable:
+            return self.fallback(wal_start)
+        key = row_key(change, self._known) if self._by_primary_key else None
+        return key if key is not None else self.fallback(wal_start, change)
+
+    def fallback(self, wal_start: int, change: RowChange | None = None) -> str:
+        """The key of a frame that has none of its own. Where there is no table, `table` means the LSN."""
+        if self._fallback is Fallback.STATIC:
+            return self._static
+        if self._fallback is Fallback.TABLE and change is not None and change.table:
+            return _bounded(f"{_encode(change.schema)}.{_encode(change.table)}")
+        return format_lsn(wal_start)
+
+
+def row_key(change: RowChange, known: Mapping[Relation, KeyColumns]) -> str | None:
+    """`schema.table/v1,v2` for the row after the change; None if the frame doesn't hold the whole key.
+
+    The new row has precedence over the old identity, so that a key change goes under the new key.
+    """
+    relation = Relation(change.schema, change.table, bytes(change.pk))
+    try:
+        prefix, names = known[relation]
+    except KeyError:
+        raise UnknownRelation(relation) from None
+    if not names:
+        return None
+    parts = []
+    for name in names:
+        value = _find(change.columns, name)
+        if value is None:
+            # A delete has only the identity, and an unchanged TOAST column is absent from the new row.
+            value = _find(change.identity, name)
+        if value is None:
+            return None
+        parts.append(_text(value))
+    return _bounded(prefix + ",".join(parts))
+
+
+def _bounded(key: str) -> str:
+    return key if len(key) <= MAX_KEY_CHARACTERS else hashlib.sha256(key.encode()).hexdigest()
+
+
+def _find(values: Sequence[Value], name: str) -> msgspec.Raw | None:
+    for value in values:
+        if value.name == name:
+            return value.value
+    return None
+
+
+def _text(raw: msgspec.Raw) -> str:
+    data = bytes(raw)
+    if data.isdigit():
+        return data.decode()
+    return _encode(_decode_text(data) if data.startswith(b'"') else data.decode())
+
+
+def _encode(text: str) -> str:
+    return text if text.isascii() and text.isalnum() else quote(text, safe="_")

@@ -1,0 +1,220 @@
+"""KinesisPublisher: drives the PublishPlan with real requests."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import structlog
+
+from penstock.capture.ack import AckTracker
+from penstock.capture.event import ChangeEvent
+from penstock.capture.queue import InflightEventQueue
+from penstock.errors import LineStale, SinkOutage
+from penstock.kinesis.client import RecordSink
+from penstock.kinesis.outcome import Accepted, Answered, Failed, Refused, Result, judge
+from penstock.kinesis.plan import PublishPlan, Request, Settled
+from penstock.kinesis.undeliverable import REFUSED, UndeliverablePolicy
+from penstock.ops.health import Fault, Health
+from penstock.ops.metrics import CaptureMetrics
+from penstock.postgres.freshness import Freshness
+
+_SAY_AGAIN_S = 5.0
+
+_Callback = Callable[[], None]
+
+_log = structlog.get_logger()
+
+
+class KinesisPublisher:
+    """Takes events from the queue, sends them, and marks exactly those that are durable.
+
+    Requests run in worker threads. Everything else, including what an answer means, happens on the event
+    loop, so that plan, tracker and queue need no locks.
+    """
+
+    def __init__(
+        self,
+        *,
+        queue: InflightEventQueue,
+        tracker: AckTracker,
+        plan: PublishPlan,
+        sink: RecordSink,
+        undeliverable: UndeliverablePolicy,
+        freshness: Freshness,
+        health: Health,
+        metrics: CaptureMetrics,
+        max_requests: int,
+        outage_limit_s: float,
+    ) -> None:
+        self._queue = queue
+        self._tracker = tracker
+        self._plan = plan
+        self._sink = sink
+        self._undeliverable = undeliverable
+        self._freshness = freshness
+        self._health = health
+        self._metrics = metrics
+        self._outage_limit_s = outage_limit_s
+        self._threads = ThreadPoolExecutor(max_requests, thread_name_prefix="put-records")
+        self._wake = asyncio.Event()
+        self._drained = asyncio.Event()
+        self._requests: set[asyncio.Future[Result]] = set()
+        self._failure: BaseException | None = None
+        self._progress_at = time.monotonic()
+        self._said_at = float("-inf")
+        self._on_marked: list[_Callback] = []
+
+    def on_marked(self, callback: _Callback) -> None:
+        """Call this after events have been marked in the AckTracker."""
+        self._on_marked.append(callback)
+
+    async def run(self) -> None:
+        """Publish until cancelled, or until the line is stale or the sink is out for too long."""
+        self._queue.set_wakeup(self._wake.set)
+        async with asyncio.TaskGroup() as self._quarantining:
+            while True:
+                self._wake.clear()
+                if self._failure is not None:
+                    raise self._failure
+                now = time.monotonic()
+                self._refill(now)
+                while request := self._plan.next_request(now):
+                    self._dispatch(request)
+                self._check_outage(now)
+                self._note_drained()
+                await self._sleep(now)
+
+    async def drained(self) -> None:
+        """Wait until everything that can be sent has been accepted."""
+        self._drained.clear()
+        self._wake.set()
+        await self._drained.wait()
+
+    async def close(self) -> None:
+        """Wait for requests under way; their time-outs bound it. A later leadership must not overlap them."""
+        self._queue.set_wakeup(None)
+        self._failure = asyncio.CancelledError()
+        if self._requests:
+            await asyncio.wait(self._requests)
+        self._threads.shutdown(wait=False)
+
+    def _refill(self, now: float) -> None:
+        """What the plan holds is bounded like the queue; a full plan leaves events in the queue."""
+        room = self._queue.max_messages - self._plan.held
+        if room > 0 and self._queue.qsize():
+            if not self._plan.is_active:
+                self._progress_at = now
+            self._plan.add(self._queue.get_many_nowait(room))
+
+    def _dispatch(self, request: Request) -> None:
+        future = asyncio.get_running_loop().run_in_executor(self._threads, self._send, request)
+        self._requests.add(future)
+        future.add_done_callback(lambda done: self._finish(request, done))
+
+    def _send(self, request: Request) -> Result:
+        started = time.monotonic()
+        # Asked here and not before the hand-over to the thread: as late as possible.
+        if not self._freshness.is_fresh(started):
+            raise LineStale(f"no sign of leadership for {self._freshness.age_s(started):.1f} s")
+        result = self._sink.put_records(request.events)
+        self._metrics.put_records_seconds.observe(time.monotonic() - started)
+        return result
+
+    def _finish(self, request: Request, done: asyncio.Future[Result]) -> None:
+        self._requests.discard(done)
+        if self._failure is not None or done.cancelled():
+            return
+        try:
+            self._apply(request, done.result(), time.monotonic())
+        except BaseException as error:
+            self._failure = error
+        self._wake.set()
+
+    def _apply(self, request: Request, result: Result, now: float) -> None:
+        match result:
+            case Accepted():
+                self._plan.accept(request)
+                self._accepted(request.events, now)
+            case Answered(codes):
+                keys = [event.partition_key for event in request.events]
+                self._settled(self._plan.settle(request, judge(keys, codes), now), now)
+                self._metrics.count_record_errors(codes)
+                self._say("records_failed", request, next(filter(None, codes)), "", now)
+            case Refused(code, message):
+                self._refused(request, code, message, now)
+            case Failed(code, message, stream_fault):
+                self._plan.fail(request, now)
+                self._metrics.request_errors.labels(code).inc()
+                if stream_fault:
+                    self._health.set_fault(Fault.SINK, f"{code}: {message}")
+                self._say("stream_fault" if stream_fault else "request_failed", request, code, message, now)
+
+    def _refused(self, request: Request, code: str, message: str, now: float) -> None:
+        self._metrics.request_errors.labels(code).inc()
+        self._say("request_refused", request, code, message, now)
+        if len(request.events) == 1 and request.events[0].is_pointer:
+            # A pointer is small and plain: if it is refused, the fault isn't the record's.
+            self._health.set_fault(Fault.SINK, f"{code}: {message}")
+            self._plan.fail(request, now)
+            return
+        self._settled(self._plan.refuse(request, now), now)
+
+    def _settled(self, settled: Settled, now: float) -> None:
+        if settled.accepted:
+            self._accepted(settled.accepted, now)
+        for event in settled.undeliverable:
+            if self._undeliverable.blocks:
+                self._undeliverable.block(event, REFUSED)
+            else:
+                self._quarantining.create_task(self._quarantine(event), name="quarantine")
+
+    async def _quarantine(self, event: ChangeEvent) -> None:
+        await self._undeliverable.quarantine(event, REFUSED)
+        self._plan.replace(event, time.monotonic())
+        self._wake.set()
+
+    def _accepted(self, events: list[ChangeEvent], now: float) -> None:
+        self._progress_at = now
+        self._health.clear_fault(Fault.SINK)
+        self._metrics.count_accepted(events, now)
+        self._tracker.mark_published_ids([event.ack_id for event in events])
+        self._queue.tasks_done(events)
+        for callback in self._on_marked:
+            callback()
+
+    def _check_outage(self, now: float) -> None:
+        if not self._plan.is_active:
+            self._progress_at = now
+        elif now - self._progress_at >= self._outage_limit_s:
+            raise SinkOutage(
+                f"Kinesis accepted nothing for {now - self._progress_at:.0f} s;"
+                " the slot is given up until it answers"
+            )
+
+    def _note_drained(self) -> None:
+        if not self._plan.is_active and not self._queue.qsize():
+            self._drained.set()
+
+    async def _sleep(self, now: float) -> None:
+        wake_at = self._plan.wake_at()
+        if self._plan.is_active:
+            outage_at = self._progress_at + self._outage_limit_s
+            wake_at = outage_at if wake_at is None else min(wake_at, outage_at)
+        if wake_at is None:
+            await self._wake.wait()
+            return
+        timer = asyncio.get_running_loop().call_later(max(0.0, wake_at - now), self._wake.set)
+        try:
+            await self._wake.wait()
+        finally:
+            timer.cancel()
+
+    def _say(self, event: str, request: Request, code: str, message: str, now: float) -> None:
+        """Retries are many; one line in a few seconds tells the story."""
+        if now - self._said_at >= _SAY_AGAIN_S:
+            self._said_at = now
+            say = _log.error if event == "stream_fault" else _log.warning
+            say(event, code=code, message=message, records=len(request.events), attempt=request.attempt)

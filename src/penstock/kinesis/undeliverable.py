@@ -1,0 +1,110 @@
+"""What happens to a record that Kinesis can't take: it blocks, or it is quarantined. It is never dropped."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from penstock.capture.event import ChangeEvent
+from penstock.kinesis.quarantine import QuarantineError, QuarantineStore, object_name, pointer_record
+from penstock.ops.health import Fault, Health
+from penstock.ops.metrics import CaptureMetrics
+from penstock.postgres.wal2json import summarise
+
+TOO_LARGE = "too_large"
+REFUSED = "refused_by_kinesis"
+
+_log = structlog.get_logger()
+
+
+class UndeliverablePolicy:
+    """Applies UNDELIVERABLE_POLICY. Without a store the policy is `block`."""
+
+    def __init__(
+        self,
+        *,
+        store: QuarantineStore | None,
+        slot: str,
+        health: Health,
+        metrics: CaptureMetrics,
+        backoff: Callable[[int], float],
+    ) -> None:
+        self._store = store
+        self._slot = slot
+        self._health = health
+        self._metrics = metrics
+        self._backoff = backoff
+
+    @property
+    def blocks(self) -> bool:
+        """Whether undeliverable records block."""
+        return self._store is None
+
+    async def oversize(self, event: ChangeEvent) -> ChangeEvent:
+        """A deliverable stand-in for an event that must not enter the queue, or one that parks its key."""
+        if self._store is None:
+            self.block(event, TOO_LARGE)
+            # Nothing is lost with the payload: its ack_id stays unmarked, so Postgres keeps the change.
+            event.payload = b""
+            event.fault = TOO_LARGE
+        else:
+            await self.quarantine(event, TOO_LARGE)
+        event.record_size_bytes = len(event.payload) + len(event.partition_key.encode())
+        return event
+
+    def block(self, event: ChangeEvent, reason: str) -> None:
+        """Say loudly that this record holds the frontier."""
+        self._metrics.blocked.inc()
+        self._health.set_fault(
+            Fault.BLOCKED,
+            f"a record at {event.offset} can't be delivered ({reason}) and UNDELIVERABLE_POLICY is block."
+            " Fix: raise the stream's record size and KINESIS_MAX_RECORD_BYTES, or set"
+            " UNDELIVERABLE_POLICY=quarantine, and restart",
+        )
+        _log.error("record_blocks", reason=reason, **_described(event))
+
+    async def quarantine(self, event: ChangeEvent, reason: str) -> None:
+        """Store the payload durably, then put a pointer in its place; retries until it is stored."""
+        assert self._store is not None, "quarantine needs a store"
+        name = object_name(self._slot, event.offset)
+        url = await self._store_for_sure(self._store, name, event)
+        what = summarise(event.payload)
+        _log.warning("record_quarantined", reason=reason, url=url, **_described(event))
+        event.payload = pointer_record(
+            url=url,
+            payload=event.payload,
+            reason=reason,
+            offset=event.offset,
+            lsn_text=what.lsn,
+            schema=what.schema,
+            table=what.table,
+            action=what.action,
+        )
+        event.is_pointer = True
+        self._metrics.quarantined.inc()
+
+    async def _store_for_sure(self, store: QuarantineStore, name: str, event: ChangeEvent) -> str:
+        attempt = 0
+        while True:
+            try:
+                url = await asyncio.to_thread(store.store, name, event.payload)
+            except QuarantineError as error:
+                self._health.set_fault(Fault.QUARANTINE, str(error))
+                _log.error("quarantine_fails", error=str(error), attempt=attempt, **_described(event))
+                await asyncio.sleep(self._backoff(attempt))
+                attempt += 1
+            else:
+                self._health.clear_fault(Fault.QUARANTINE)
+                return url
+
+
+def _described(event: ChangeEvent) -> dict[str, object]:
+    what = summarise(event.payload)
+    return {
+        "position": str(event.offset),
+        "bytes": len(event.payload),
+        "table": None if what.table is None else f"{what.schema}.{what.table}",
+        "action": what.action,
+    }

@@ -1,0 +1,138 @@
+"""The PostgreSQL server programs of this machine, and how to run them as the right user."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TypedDict
+
+from penstock.local.errors import LocalServerError
+
+_DEBIAN = Path("/usr/lib/postgresql")
+_SERVER_USER = "postgres"
+_PACKAGES = "on Debian or Ubuntu: apt-get install postgresql postgresql-<version>-wal2json"
+
+
+class _Identity(TypedDict, total=False):
+    user: int
+    group: int
+    extra_groups: list[int]
+
+
+@dataclass(frozen=True)
+class PostgresPrograms:
+    """`initdb`, `postgres` and friends of one installation that has wal2json."""
+
+    bindir: Path
+
+    @classmethod
+    def find(cls) -> PostgresPrograms:
+        """The installation that `pg_config` names, or else Debian's newest, if it has wal2json."""
+        seen = []
+        for bindir in _candidates():
+            if (bindir / "initdb").exists():
+                programs = cls(bindir)
+                if (programs.library_directory() / "wal2json.so").exists():
+                    return programs
+                seen.append(str(bindir))
+        if seen:
+            raise LocalServerError(f"no wal2json beside the PostgreSQL in {', '.join(seen)}; {_PACKAGES}")
+        raise LocalServerError(f"no PostgreSQL server programs found; {_PACKAGES}")
+
+    def library_directory(self) -> Path:
+        """Where this installation keeps its loadable modules."""
+        pg_config = self.bindir / "pg_config"
+        if pg_config.exists():
+            return Path(_output(str(pg_config), "--pkglibdir"))
+        return self.bindir.parent / "lib"
+
+    def run(self, program: str, *args: str | Path) -> str:
+        """Run a program to its end and give its output; LocalServerError with its words if it fails."""
+        done = self.attempt(program, *args)
+        if done.returncode:
+            raise LocalServerError(f"{program} failed ({done.returncode}): {done.stderr.strip()}")
+        return done.stdout
+
+    def attempt(self, program: str, *args: str | Path) -> subprocess.CompletedProcess[str]:
+        """Run a program to its end, whatever that end is."""
+        return subprocess.run(
+            [self.bindir / program, *args],
+            cwd="/",
+            env=_environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+            **_identity(),
+        )
+
+    def spawn(self, program: str, *args: str | Path, output: IO[bytes]) -> subprocess.Popen[bytes]:
+        """Start a program in a session of its own, out of reach of a terminal's Ctrl-C."""
+        return subprocess.Popen(
+            [self.bindir / program, *args],
+            cwd="/",
+            env=_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            **_identity(),
+        )
+
+    def guard(self, directory: Path, data: Path) -> subprocess.Popen[bytes]:
+        """A process that waits until its standard input closes, then stops the server and deletes the directory.
+
+        That input closes by itself when our process ends, however it ends, so no server is left behind.
+        """
+        script = 'cat >/dev/null; "$1" stop -m immediate -D "$2"; rm -rf "$3"'
+        return subprocess.Popen(
+            ["/bin/sh", "-c", script, "sh", self.bindir / "pg_ctl", data, directory],
+            cwd="/",
+            env=_environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            **_identity(),
+        )
+
+
+def give_to_server_user(path: Path) -> None:
+    """Let the user that runs the server own a path that we made."""
+    identity = _identity()
+    if identity:
+        os.chown(path, identity["user"], identity["group"])
+
+
+def _candidates() -> Iterator[Path]:
+    if shutil.which("pg_config"):
+        yield Path(_output("pg_config", "--bindir"))
+    versions = [path for path in _DEBIAN.glob("*/bin") if re.fullmatch(r"\d+", path.parent.name)]
+    yield from sorted(versions, key=lambda path: int(path.parent.name), reverse=True)
+
+
+def _output(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def _identity() -> _Identity:
+    """PostgreSQL refuses to run as root, so root runs it as `postgres`."""
+    if os.geteuid() != 0:
+        return {}
+    try:
+        account = pwd.getpwnam(_SERVER_USER)
+    except KeyError:
+        raise LocalServerError(f"root needs a user {_SERVER_USER!r} to run PostgreSQL; {_PACKAGES}") from None
+    return {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
+
+
+def _environment() -> Mapping[str, str]:
+    """Ours without libpq's variables: PGDATA or PGOPTIONS of a developer must not reach a private server."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PG")}

@@ -1,0 +1,101 @@
+"""Every metric and its name."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Sequence
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.process_collector import ProcessCollector
+
+from penstock.capture.event import ChangeEvent
+from penstock.ops.health import Phase
+
+_LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+
+
+class CaptureMetrics:
+    """What `penstock capture` counts and measures."""
+
+    def __init__(self) -> None:
+        disable_created_metrics()
+        self.registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+
+        def counter(name: str, what: str, labels: Sequence[str] = ()) -> Counter:
+            return Counter(f"penstock_{name}", what, labels, registry=registry)
+
+        def gauge(name: str, what: str, labels: Sequence[str] = ()) -> Gauge:
+            return Gauge(f"penstock_{name}", what, labels, registry=registry)
+
+        def histogram(name: str, what: str) -> Histogram:
+            return Histogram(f"penstock_{name}", what, buckets=_LATENCY_BUCKETS, registry=registry)
+
+        self._phase = gauge("phase", "1 for the phase that the process is in", ["phase"])
+        self.leaderships = counter("leaderships", "times this process became leader")
+
+        self.slot_creations = counter("slot_creations", "times the replication slot had to be created")
+        self.gaps = counter("gaps", "times changes are known to be missing from the stream")
+        self.slot_active = gauge("slot_active", "1 if a walsender uses the slot")
+        self.slot_lost = gauge("slot_lost", "1 if the slot's WAL is gone")
+        self.slot_retained_bytes = gauge("slot_retained_bytes", "WAL that the slot keeps on the server")
+        self.slot_safe_bytes = gauge(
+            "slot_safe_bytes", "WAL that may still be written before the slot is lost"
+        )
+        self.slot_confirmed_lsn = gauge("slot_confirmed_lsn", "the slot's confirmed_flush_lsn")
+        self.slot_restart_lsn = gauge("slot_restart_lsn", "the slot's restart_lsn")
+
+        self.frames = counter("stream_frames", "XLogData frames read")
+        self.changes = counter("stream_changes", "row changes read")
+        self.transactions = counter("stream_transactions", "committed transactions read")
+        self.messages = counter("stream_messages", "logical messages read, which are not published")
+        self.stream_bytes = counter("stream_bytes", "bytes of records made from frames")
+        self.line_age_seconds = gauge("stream_line_age_seconds", "age of the last sign of leadership")
+        self.received_lsn = gauge("stream_received_lsn", "the highest LSN heard of")
+        self.dropped_by_server = counter(
+            "stream_dropped_by_server",
+            "updates and deletes that wal2json left out for want of a replica identity",
+        )
+
+        self.frontier_lsn = gauge("frontier_lsn", "everything at or below it is durable")
+        self.pending = gauge("ack_pending", "entries between the frontier and the newest frame")
+        self.queue_events = gauge("queue_events", "events that wait in the queue")
+        self.inflight_bytes = gauge("inflight_bytes", "bytes read and not yet durable")
+
+        self.records = counter("sink_records", "records accepted by Kinesis")
+        self.record_bytes = counter("sink_bytes", "bytes accepted by Kinesis")
+        self.record_errors = counter("sink_record_errors", "records that Kinesis failed", ["code"])
+        self.request_errors = counter("sink_request_errors", "requests that failed as a whole", ["code"])
+        self.put_records_seconds = histogram("sink_put_records_seconds", "duration of PutRecords")
+        self.read_to_accepted_seconds = histogram(
+            "read_to_accepted_seconds", "from the socket to accepted, the oldest record of each request"
+        )
+        self.blocked = counter("undeliverable_blocked", "records that can't be delivered and block")
+        self.quarantined = counter("undeliverable_quarantined", "records stored in quarantine")
+
+    def set_phase(self, phase: Phase) -> None:
+        """The process is in this phase and in no other."""
+        for each in Phase:
+            self._phase.labels(each.value).set(each is phase)
+
+    def count_accepted(self, events: Sequence[ChangeEvent], now: float) -> None:
+        """Kinesis has these events."""
+        self.records.inc(len(events))
+        self.record_bytes.inc(sum([event.record_size_bytes for event in events]))
+        self.read_to_accepted_seconds.observe(now - events[0].received_at)
+
+    def count_record_errors(self, codes: Sequence[str | None]) -> None:
+        """An error code, or None, for each record of a request."""
+        for code, times in Tally(code for code in codes if code is not None).items():
+            self.record_errors.labels(code).inc(times)
+
+    def exposition(self) -> bytes:
+        """The text for Prometheus."""
+        return generate_latest(self.registry)

@@ -1,0 +1,64 @@
+"""The ops port: /livez, /readyz, /metrics."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from aiohttp import web
+
+from penstock.errors import PenstockError
+from penstock.ops.health import Health
+
+
+class OpsPortTaken(PenstockError):
+    """The ops port can't be bound."""
+
+
+class OpsServer:
+    """Answers probes and scrapes on the process's own event loop: a loop that hangs fails its liveness."""
+
+    def __init__(self, health: Health, exposition: Callable[[], bytes]) -> None:
+        self._health = health
+        self._exposition = exposition
+        self._runner: web.AppRunner | None = None
+
+    async def start(self, host: str, port: int) -> str:
+        """Listen; returns the URL. OpsPortTaken names the variables if that isn't possible."""
+        app = web.Application()
+        app.add_routes(
+            [
+                web.get("/livez", self._livez),
+                web.get("/readyz", self._readyz),
+                web.get("/metrics", self._metrics),
+            ]
+        )
+        self._runner = web.AppRunner(app, access_log=None)
+        await self._runner.setup()
+        try:
+            await web.TCPSite(self._runner, host, port).start()
+        except OSError as error:
+            await self.stop()
+            raise OpsPortTaken(
+                f"OPS_HOST='{host}', OPS_PORT='{port}': can't listen there ({error.strerror});"
+                " set OPS_PORT to a free port"
+            ) from error
+        bound_port = self._runner.addresses[0][1]
+        return f"http://{host}:{bound_port}"
+
+    async def stop(self) -> None:
+        """Stop listening."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _livez(self, request: web.Request) -> web.Response:
+        return web.json_response({"live": True, "phase": self._health.phase})
+
+    async def _readyz(self, request: web.Request) -> web.Response:
+        readiness = self._health.readiness(time.monotonic())
+        return web.json_response(readiness._asdict(), status=200 if readiness.ready else 503)
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        return web.Response(
+            body=self._exposition(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+        )

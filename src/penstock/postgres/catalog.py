@@ -1,0 +1,52 @@
+"""The catalog: which columns identify a row."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import LiteralString
+
+import psycopg
+from psycopg import AsyncConnection
+
+from penstock.errors import ConnectionFailed
+from penstock.postgres.connection import one_line
+
+_KEY_COLUMNS: LiteralString = """
+SELECT a.attname
+FROM pg_catalog.pg_class c
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_catalog.pg_index i ON i.indrelid = c.oid
+     AND CASE c.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END
+CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
+JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
+WHERE n.nspname = %s AND c.relname = %s AND k.place <= i.indnkeyatts
+ORDER BY k.place
+"""
+
+
+class Catalog:
+    """Answers questions about tables, on a session that is opened when the first question comes."""
+
+    def __init__(self, connect: Callable[[], Awaitable[AsyncConnection]]) -> None:
+        self._connect = connect
+        self._connection: AsyncConnection | None = None
+
+    async def key_columns(self, schema: str, table: str) -> Sequence[str]:
+        """The columns of the index that identifies the table's rows, in index order.
+
+        That is the primary key, or the index of REPLICA IDENTITY USING INDEX: a delete carries only that
+        index's columns, so every action has to go by them. Empty if there is no such index, or no such
+        table any more. Reads pg_catalog by name, which waits for no lock on the table.
+        """
+        if self._connection is None:
+            self._connection = await self._connect()
+        try:
+            cursor = await self._connection.execute(_KEY_COLUMNS, (schema, table))
+            return [name for (name,) in await cursor.fetchall()]
+        except psycopg.Error as error:
+            raise ConnectionFailed(f"can't read the catalog: {one_line(error)}") from error
+
+    def hang_up(self) -> None:
+        """Close the session without a word."""
+        if self._connection is not None:
+            self._connection.pgconn.finish()

@@ -1,0 +1,94 @@
+"""Connections to Postgres: what every one of them is given, and what a refusal means."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any, Final
+
+import psycopg
+from psycopg import AsyncClientCursor, AsyncConnection
+
+from penstock.errors import (
+    ConnectionFailed,
+    NoSpareSlot,
+    PostgresError,
+    RoleLacksReplication,
+)
+
+PINNED_SESSION: Final = (
+    "-c timezone=UTC -c datestyle=ISO -c intervalstyle=postgres -c extra_float_digits=1 -c bytea_output=hex"
+)
+"""wal2json's text follows these settings, and ALTER DATABASE or ALTER ROLE may have changed them."""
+
+
+def connection_parameters(*, connect_timeout_s: float, silence_limit_s: float, role: str) -> dict[str, Any]:
+    """What we add to libpq's own variables (PGHOST, PGSERVICE, PGPASSFILE and the rest stay in force).
+
+    `silence_limit_s` bounds how long a dead network line goes unnoticed.
+    """
+    probe_s = max(1, round(silence_limit_s / 4))
+    return {
+        "connect_timeout": max(1, math.ceil(connect_timeout_s)),
+        "fallback_application_name": f"penstock {role}",
+        "target_session_attrs": "read-write",
+        "keepalives_idle": probe_s,
+        "keepalives_interval": probe_s,
+        "keepalives_count": 2,
+        "tcp_user_timeout": round(silence_limit_s * 1000),
+    }
+
+
+async def connect(parameters: dict[str, Any]) -> AsyncConnection:
+    """An ordinary session in autocommit mode."""
+    return await _connect(parameters, options=PINNED_SESSION)
+
+
+async def connect_replication(parameters: dict[str, Any], *, wal_sender_timeout_s: float) -> AsyncConnection:
+    """A walsender session, which the server ends if it hears nothing for `wal_sender_timeout_s`."""
+    options = f"{PINNED_SESSION} -c wal_sender_timeout={round(wal_sender_timeout_s * 1000)}"
+    connection = await _connect({**parameters, "replication": "database"}, options=options)
+    try:
+        if connection.info.server_version >= 140000:
+            # wal_sender_timeout counts only while streaming. A leader that freezes before that, with the
+            # lock already taken, is ended by this.
+            await connection.execute(f"SET idle_session_timeout = {round(wal_sender_timeout_s * 1000)}")
+    except psycopg.Error as error:
+        connection.pgconn.finish()
+        raise ConnectionFailed(f"the server ended the session: {one_line(error)}") from error
+    return connection
+
+
+async def _connect(parameters: dict[str, Any], *, options: str) -> AsyncConnection:
+    given = os.environ.get("PGOPTIONS")
+    try:
+        return await AsyncConnection.connect(
+            "",
+            autocommit=True,
+            # A walsender knows only the simple protocol: no bound parameters, no prepared statements.
+            cursor_factory=AsyncClientCursor,
+            prepare_threshold=None,
+            options=f"{given} {options}" if given else options,
+            **parameters,
+        )
+    except psycopg.Error as error:
+        raise refusal(error) from error
+
+
+def refusal(error: psycopg.Error) -> PostgresError:
+    """What a failed connection attempt means. There is no SQLSTATE then, only the server's sentence."""
+    sentence = one_line(error)
+    lowered = sentence.lower()
+    if ("walsender" in lowered or "wal sender" in lowered) and ("role" in lowered or "permission" in lowered):
+        return RoleLacksReplication(
+            f"the role may not replicate: {sentence}. Fix: ALTER ROLE <role> REPLICATION"
+            " (on RDS: GRANT rds_replication TO <role>)"
+        )
+    if "max_wal_senders" in lowered:
+        return NoSpareSlot(f"no free walsender: {sentence}. Fix: raise max_wal_senders and restart Postgres")
+    return ConnectionFailed(f"can't connect to Postgres: {sentence}")
+
+
+def one_line(error: BaseException) -> str:
+    """An error's text on one line."""
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,56 @@
+"""Leadership: the slot's advisory lock, held by the replication connection itself."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import LiteralString, NamedTuple
+
+from psycopg import AsyncConnection
+
+_TRY: LiteralString = "SELECT pg_catalog.pg_try_advisory_lock(%s), pg_catalog.pg_backend_pid()"
+
+# A bigint advisory lock shows up as its two halves, with objsubid 1.
+_LOCKS: LiteralString = """
+FROM pg_catalog.pg_locks l
+WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
+  AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())
+  AND l.classid = ((%(key)s::int8 >> 32) & 4294967295)::text::oid
+  AND l.objid = (%(key)s::int8 & 4294967295)::text::oid
+"""
+_HOLDS: LiteralString = "SELECT 1 " + _LOCKS + " AND l.pid = %(pid)s"
+_HOLDER: LiteralString = (
+    "SELECT l.pid, (SELECT a.application_name || coalesce(' at ' || host(a.client_addr), '')"
+    " FROM pg_catalog.pg_stat_activity a WHERE a.pid = l.pid) " + _LOCKS  # noqa: S608 - no input in it
+)
+
+
+class LockHolder(NamedTuple):
+    """Who holds the lock."""
+
+    pid: int
+    description: str | None
+
+
+def slot_hash64(slot: str) -> int:
+    """A stable signed 64-bit lock key for a slot name."""
+    return int.from_bytes(hashlib.sha256(slot.encode()).digest()[:8], "big", signed=True)
+
+
+async def try_lock(connection: AsyncConnection, key: int) -> int | None:
+    """Take the lock on this connection; returns its backend pid, or None if another holds the lock."""
+    row = await (await connection.execute(_TRY, (key,))).fetchone()
+    assert row is not None, "a SELECT without FROM has a row"
+    locked, pid = row
+    return pid if locked else None
+
+
+async def holds_lock(connection: AsyncConnection, *, key: int, pid: int) -> bool:
+    """Whether the backend with this pid holds the lock, as seen from another session."""
+    cursor = await connection.execute(_HOLDS, {"key": key, "pid": pid})
+    return await cursor.fetchone() is not None
+
+
+async def lock_holder(connection: AsyncConnection, key: int) -> LockHolder | None:
+    """Who holds the lock, for people."""
+    row = await (await connection.execute(_HOLDER, {"key": key})).fetchone()
+    return None if row is None else LockHolder(*row)

@@ -1,0 +1,40 @@
+"""Notices of the server that mean a loss: changes that wal2json leaves out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+from psycopg.errors import Diagnostic
+
+_NO_IDENTITY: Final = re.compile(r"no tuple identifier for (?:UPDATE|DELETE) in table (.+)")
+
+_log = structlog.get_logger()
+
+
+class NoticeAlarm:
+    """Counts updates and deletes that wal2json dropped for want of a replica identity; says each table once.
+
+    They are not in the stream, and nothing else tells: only this notice reaches the client.
+    """
+
+    def __init__(self, on_dropped: Callable[[], None]) -> None:
+        self._on_dropped = on_dropped
+        self._said: set[str] = set()
+
+    def __call__(self, diagnostic: Diagnostic) -> None:
+        """Take a notice from psycopg."""
+        match = _NO_IDENTITY.search(diagnostic.message_primary or "")
+        if match is None:
+            return
+        self._on_dropped()
+        table = match[1]
+        if table not in self._said:
+            self._said.add(table)
+            _log.error(
+                "changes_dropped_by_server",
+                table=table,
+                fix="give the table a primary key, or ALTER TABLE ... REPLICA IDENTITY FULL",
+            )

@@ -1,0 +1,142 @@
+"""The replication stream: COPY BOTH by hand on psycopg.pq."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+
+import psycopg
+from psycopg import AsyncConnection, pq, sql
+
+from penstock.errors import LineLost
+from penstock.postgres import protocol
+from penstock.postgres.connection import one_line
+from penstock.postgres.slot import translate
+
+
+class ReplicationStream:
+    """Frames in, status updates out, on one connection and one event loop.
+
+    The socket is watched only while somebody waits in `read`: a reader that pauses leaves the data with
+    the server, and status updates go out all the same.
+    """
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+        self._pgconn = connection.pgconn
+        self._loop = asyncio.get_running_loop()
+        self._readable: asyncio.Future[None] | None = None
+        self._writing = False
+        self._closed = False
+
+    @classmethod
+    async def start(
+        cls, connection: AsyncConnection, *, slot: str, plugin: str, options: Mapping[str, str]
+    ) -> ReplicationStream:
+        """Enter COPY BOTH where the slot stands.
+
+        The start position is always 0/0: the server knows what was confirmed, and any other value could
+        skip data.
+        """
+        pairs = sql.SQL(", ").join(
+            sql.SQL("{} {}").format(sql.Identifier(name), sql.Literal(value))
+            for name, value in options.items()
+        )
+        command = sql.SQL("START_REPLICATION SLOT {} LOGICAL 0/0 ({})").format(sql.Identifier(slot), pairs)
+        try:
+            await connection.execute(command)
+        except psycopg.Error as error:
+            raise translate(error, slot=slot, plugin=plugin) from error
+        return cls(connection)
+
+    async def read(self) -> list[memoryview]:
+        """All frames that are here, at least one: waits for the socket if there are none."""
+        while True:
+            frames = self._drain()
+            if frames:
+                return frames
+            await self._wait_readable()
+            try:
+                self._pgconn.consume_input()
+            except psycopg.Error as error:
+                raise LineLost(f"the replication connection broke: {one_line(error)}") from error
+
+    def send_status(self, *, write: int, flush: int, reply_requested: bool = False) -> None:
+        """Queue a status update and push it towards the socket; never blocks."""
+        if self._closed:
+            return
+        update = protocol.status_update(
+            write=write, flush=flush, now_unix_s=time.time(), reply_requested=reply_requested
+        )
+        try:
+            self._pgconn.put_copy_data(update)
+            self._flush()
+        except psycopg.Error as error:
+            raise LineLost(f"can't send a status update: {one_line(error)}") from error
+
+    def close(self) -> None:
+        """Leave COPY BOTH by closing the connection, which also frees the lock and the slot."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._pgconn.status == pq.ConnStatus.OK:
+            self._loop.remove_reader(self._pgconn.socket)
+            self._loop.remove_writer(self._pgconn.socket)
+        if self._readable is not None and not self._readable.done():
+            self._readable.set_exception(LineLost("the replication connection was closed"))
+        self._pgconn.finish()
+
+    def _drain(self) -> list[memoryview]:
+        get_copy_data = self._pgconn.get_copy_data
+        frames: list[memoryview] = []
+        if self._closed:
+            raise LineLost("the replication connection was closed")
+        try:
+            while True:
+                size, data = get_copy_data(1)
+                if size <= 0:
+                    break
+                frames.append(data)
+        except psycopg.Error as error:
+            raise LineLost(f"the replication connection broke: {one_line(error)}") from error
+        if size < 0 and not frames:
+            # An empty error here is a server that shuts down: an end of the line all the same.
+            reason = self._pgconn.get_error_message().strip() if self._pgconn.error_message else ""
+            raise LineLost(f"the server ended the stream: {reason or 'it is shutting down'}")
+        return frames
+
+    async def _wait_readable(self) -> None:
+        if self._closed:
+            raise LineLost("the replication connection was closed")
+        socket = self._pgconn.socket
+        future = self._readable = self._loop.create_future()
+        self._loop.add_reader(socket, _resolve, future)
+        try:
+            await future
+        finally:
+            self._readable = None
+            if not self._closed:
+                self._loop.remove_reader(socket)
+
+    def _flush(self) -> None:
+        pending = self._pgconn.flush()
+        if pending and not self._writing:
+            self._writing = True
+            self._loop.add_writer(self._pgconn.socket, self._flush_more)
+        elif not pending and self._writing:
+            self._writing = False
+            self._loop.remove_writer(self._pgconn.socket)
+
+    def _flush_more(self) -> None:
+        try:
+            self._flush()
+        except psycopg.Error:
+            # The reader meets the same broken socket and reports it.
+            self._writing = False
+            self._loop.remove_writer(self._pgconn.socket)
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

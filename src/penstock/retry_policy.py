@@ -1,0 +1,60 @@
+"""What each error means for the leader cycle: how soon to try again, and how loud to be."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from penstock.errors import (
+    ConnectionFailed,
+    LineLost,
+    NeedsOperator,
+    PenstockError,
+    ProtocolViolation,
+    SinkOutage,
+    SlotBusy,
+)
+
+SLOW_RETRY_S = 30.0
+"""Between two tries of something that only an operator can mend."""
+
+
+class Pace(Enum):
+    """How soon the leader cycle competes again."""
+
+    SOON = "soon"
+    """After STANDBY_RETRY_INTERVAL_S, at most; a server that comes back is met quickly."""
+    SLOW = "slow"
+    """After SLOW_RETRY_S: only an operator can mend it."""
+    WHEN_SINK_ANSWERS = "when_sink_answers"
+    """Once a probe of the destination succeeds."""
+
+
+class Policy(NamedTuple):
+    """One row of the table."""
+
+    pace: Pace
+    level: str
+    """The log level at which the error is said."""
+    healthy: bool
+    """Whether the process counts as ready while it waits for the next try."""
+
+
+_TABLE: tuple[tuple[type[BaseException], Policy], ...] = (
+    (SlotBusy, Policy(Pace.SOON, "info", healthy=True)),
+    (SinkOutage, Policy(Pace.WHEN_SINK_ANSWERS, "error", healthy=False)),
+    (NeedsOperator, Policy(Pace.SLOW, "error", healthy=False)),
+    (ProtocolViolation, Policy(Pace.SOON, "error", healthy=False)),
+    (LineLost, Policy(Pace.SOON, "warning", healthy=False)),
+    (ConnectionFailed, Policy(Pace.SOON, "warning", healthy=False)),
+    (PenstockError, Policy(Pace.SOON, "error", healthy=False)),
+    (Exception, Policy(Pace.SOON, "error", healthy=False)),
+)
+
+
+def policy_for(error: BaseException) -> Policy:
+    """The row for an error: the first that fits, most special first."""
+    for kind, policy in _TABLE:
+        if isinstance(error, kind):
+            return policy
+    raise TypeError(f"no policy for {type(error).__name__}: it isn't an ordinary error")

@@ -1,0 +1,62 @@
+"""The watch over replication slots: Penstock never drops a permanent one, so none may vanish in a test.
+
+The functions here are the only code of the project that drops slots. They clean up after tests, and play the
+operator who drops one.
+"""
+
+from __future__ import annotations
+
+import time
+
+from penstock.local.postgres import PrivatePostgres
+
+_PERMANENT = (
+    "SELECT slot_name, database FROM pg_replication_slots WHERE slot_type = 'logical' AND NOT temporary"
+)
+_DROP_S = 15.0
+
+
+class SlotWatch:
+    """Remembers the permanent logical slots that it has seen on one server."""
+
+    def __init__(self, postgres: PrivatePostgres) -> None:
+        self._postgres = postgres
+        self._seen: set[str] = set()
+        self._log_read = 0
+
+    def vanished(self) -> list[str]:
+        """What says that a slot was dropped since the last look: names of lost slots, and logged commands."""
+        present = set(self._slots())
+        lost = sorted(self._seen - present)
+        self._seen = present
+        log = self._postgres.log_text()
+        commands = [line for line in log[self._log_read :].splitlines() if "DROP_REPLICATION_SLOT" in line]
+        self._log_read = len(log)
+        return lost + commands
+
+    def drop(self, slot: str) -> None:
+        """Drop a slot as an operator would: end its walsender, then drop."""
+        terminate = (
+            f"SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{slot}'"
+        )
+        drop = (
+            f"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
+            f"WHERE slot_name = '{slot}' AND NOT active"
+        )
+        deadline = time.monotonic() + _DROP_S
+        self._postgres.psql(terminate)
+        while slot in self._slots():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"slot {slot} is still active")
+            self._postgres.psql(drop)
+            time.sleep(0.02)
+        self._seen.discard(slot)
+
+    def drop_all_of(self, database: str) -> None:
+        """Clean up after a test: drop the slots of its own database."""
+        for slot, owner in self._slots().items():
+            if owner == database:
+                self.drop(slot)
+
+    def _slots(self) -> dict[str, str]:
+        return dict(self._postgres.psql(_PERMANENT))

@@ -1,0 +1,219 @@
+"""Who may import what (docs/architecture.md).
+
+The rules are read off the source, so an import inside a function counts too. Only what stands under
+`if TYPE_CHECKING:` is left out: it is never run.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src" / "penstock"
+
+PURE_FILES = (
+    "lsn.py",
+    "log_offset.py",
+    "postgres/protocol.py",
+    "postgres/wal2json.py",
+    "capture/transaction_builder.py",
+    "capture/ack.py",
+    "kinesis/batcher.py",
+    "kinesis/outcome.py",
+    "shapes/flush_tracker.py",
+    "spark/decode.py",
+)
+IMPURE_LIBRARIES = ("asyncio", "psycopg", "boto3", "botocore", "pyspark")
+APART_FROM_CAPTURE = ("postgres", "kinesis", "shapes")
+NOT_FOR_CAPTURE = ("pyspark", "moto", "rich")
+
+
+def runtime_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            continue
+        yield child
+        yield from runtime_nodes(child)
+
+
+def imports_of(file: Path, root: Path) -> set[str]:
+    """Dotted names that a file imports. `from a import b` gives `a` and `a.b`: b may be a module."""
+    package = ["penstock", *file.relative_to(root).parent.parts]
+    names = set()
+    for node in runtime_nodes(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            names |= {base} | {f"{base}.{alias.name}" for alias in node.names}
+    return names
+
+
+def file_of(name: str, root: Path) -> Path | None:
+    """The file of one of our own modules; None for anything else."""
+    first, *rest = name.split(".")
+    if first != "penstock":
+        return None
+    place = root.joinpath(*rest)
+    candidates = (place.with_suffix(".py"), place / "__init__.py")
+    return next((candidate for candidate in candidates if candidate.is_file()), None)
+
+
+def reachable(file: Path, root: Path) -> dict[str, Path]:
+    """All that a file imports, itself or through our own modules, with the file that does it."""
+    found: dict[str, Path] = {}
+    seen = {file}
+    waiting = [file]
+    while waiting:
+        current = waiting.pop()
+        for name in sorted(imports_of(current, root) - found.keys()):
+            found[name] = current
+            own = file_of(name, root)
+            if own is not None and own not in seen:
+                seen.add(own)
+                waiting.append(own)
+    return found
+
+
+def is_part_of(name: str, library: str) -> bool:
+    return name == library or name.startswith(f"{library}.")
+
+
+def violations(root: Path) -> list[str]:
+    """A line for each broken rule."""
+    return [*spark_outside_its_place(root), *impure_pure_files(root), *users_of_the_capture_app(root)]
+
+
+def spark_outside_its_place(root: Path) -> Iterator[str]:
+    for file in sorted(root.rglob("*.py")):
+        place = file.relative_to(root).as_posix()
+        if place.startswith("spark/") or place == "shapes/app.py":
+            continue
+        if any(is_part_of(name, "pyspark") for name in imports_of(file, root)):
+            yield f"{place} imports pyspark"
+
+
+def impure_pure_files(root: Path) -> Iterator[str]:
+    for place in PURE_FILES:
+        file = root / place
+        if file.parent.is_dir() and not file.is_file():
+            yield f"{place} is listed as pure and doesn't exist"
+        elif file.is_file():
+            yield from impure_imports(file, root)
+
+
+def impure_imports(file: Path, root: Path) -> Iterator[str]:
+    for library in IMPURE_LIBRARIES:
+        culprits = {by for name, by in reachable(file, root).items() if is_part_of(name, library)}
+        for culprit in sorted(culprits):
+            through = "" if culprit == file else f" through {culprit.relative_to(root)}"
+            yield f"{file.relative_to(root)} imports {library}{through}"
+
+
+def users_of_the_capture_app(root: Path) -> Iterator[str]:
+    for folder in APART_FROM_CAPTURE:
+        for file in sorted((root / folder).rglob("*.py")):
+            if "penstock.capture.app" in reachable(file, root):
+                yield f"{file.relative_to(root)} imports penstock.capture.app"
+
+
+def loaded_by_capture(import_path: Path) -> list[str]:
+    """What `penstock capture` loads of the libraries that it must do without."""
+    program = (
+        "import sys; import penstock.cli, penstock.capture.app;"
+        f"print(*[name for name in {NOT_FOR_CAPTURE!r} if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"PYTHONPATH": str(import_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_our_source_keeps_the_rules() -> None:
+    assert violations(SOURCE) == []
+
+
+def test_capture_starts_without_spark_moto_and_rich() -> None:
+    assert loaded_by_capture(SOURCE.parent) == []
+
+
+@pytest.fixture
+def planted(tmp_path: Path) -> Path:
+    """A small tree that keeps every rule."""
+    root = tmp_path / "penstock"
+    for place in (*PURE_FILES, "capture/app.py", "shapes/app.py", "spark/session.py", "cli.py"):
+        file = root / place
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("import json\n")
+        (file.parent / "__init__.py").touch()
+    (root / "spark/session.py").write_text("import pyspark\n")
+    (root / "shapes/app.py").write_text("from pyspark.sql import SparkSession\n")
+    (root / "lsn.py").write_text(
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import psycopg\nimport psycopgish\n"
+    )
+    return root
+
+
+def test_a_planted_tree_that_keeps_the_rules_passes(planted: Path) -> None:
+    assert violations(planted) == []
+    assert loaded_by_capture(planted.parent) == []
+
+
+@pytest.mark.parametrize(
+    ("place", "code", "imported"),
+    [
+        ("capture/reader.py", "import pyspark", "pyspark"),
+        ("cli.py", "def main():\n    from pyspark.sql import types", "pyspark"),
+        ("shapes/flusher.py", "from pyspark import sql", "pyspark"),
+        ("log_offset.py", "import asyncio", "asyncio"),
+        ("postgres/protocol.py", "from psycopg import pq", "psycopg"),
+        ("kinesis/batcher.py", "import botocore.session as s", "botocore"),
+        ("kinesis/outcome.py", "try:\n    import boto3\nexcept ImportError: ...", "boto3"),
+        ("spark/decode.py", "import pyspark", "pyspark"),
+        ("postgres/slot.py", "import penstock.capture.app", "penstock.capture.app"),
+        ("kinesis/client.py", "from penstock.capture import app", "penstock.capture.app"),
+        ("shapes/flusher.py", "from ..capture.app import run", "penstock.capture.app"),
+    ],
+)
+def test_a_planted_break_is_named(planted: Path, place: str, code: str, imported: str) -> None:
+    (planted / place).write_text(code + "\n")
+    assert violations(planted) == [f"{place} imports {imported}"]
+
+
+def test_an_impure_import_is_found_through_our_own_modules(planted: Path) -> None:
+    (planted / "capture/queue.py").write_text("import asyncio\n")
+    (planted / "capture/__init__.py").write_text("from . import queue\n")
+    (planted / "capture/ack.py").write_text("import penstock.capture\n")
+    assert violations(planted) == ["capture/ack.py imports asyncio through capture/queue.py"]
+
+
+def test_the_capture_app_is_found_through_our_own_modules(planted: Path) -> None:
+    (planted / "capture/reader.py").write_text("from penstock.capture.app import run\n")
+    (planted / "postgres/slot.py").write_text("from penstock.capture.reader import read\n")
+    assert violations(planted) == ["postgres/slot.py imports penstock.capture.app"]
+
+
+def test_a_pure_file_that_moved_is_named(planted: Path) -> None:
+    (planted / "capture/ack.py").unlink()
+    assert violations(planted) == ["capture/ack.py is listed as pure and doesn't exist"]
+
+
+@pytest.mark.parametrize("library", NOT_FOR_CAPTURE)
+def test_a_library_that_capture_loads_is_named(planted: Path, library: str) -> None:
+    (planted.parent / library).mkdir()
+    (planted.parent / library / "__init__.py").touch()
+    (planted / "capture/queue.py").write_text(f"import {library}\n")
+    (planted / "capture/app.py").write_text("import penstock.capture.queue\n")
+    assert loaded_by_capture(planted.parent) == [library]
