@@ -36,4 +36,4 @@ $(BIN)/uv:
 
 clean: ## Remove the virtual environment, caches and build results
 	rm -rf .venv dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
+	find . -type d -name __pycache__ -prune -exec rm -rf {} +

@@ -12,18 +12,23 @@ from hypothesis import strategies as st
 from penstock.capture.event import ChangeEvent
 from penstock.capture.queue import InflightEventQueue
 
-MAX_MESSAGES = 4
+MAX_MESSAGES = 3
 MAX_BYTES = 20
+MAX_EVENT_BYTES = 8
+ENOUGH_TURNS = 1_000
+"""Far more than the longest program needs; a loop without an end would hang instead of failing."""
 
-sizes = st.one_of(st.integers(1, 3), st.integers(1, MAX_BYTES))
-steps = st.one_of(
+sizes = st.integers(1, MAX_EVENT_BYTES)
+actions = st.one_of(
     st.tuples(st.just("put"), st.lists(sizes, min_size=1, max_size=1)),
     st.tuples(st.just("put_many"), st.lists(sizes, max_size=6)),
-    st.tuples(st.sampled_from(["get", "get_many", "get_nowait", "done"]), st.integers(1, 5)),
-    st.tuples(st.sampled_from(["cancel_put", "cancel_get"]), st.integers(0, 5)),
-    st.tuples(st.just("turn"), st.integers(1, 3)),
+    st.tuples(st.sampled_from(["get", "get_many"]), st.integers(1, 5)),
+    st.tuples(st.sampled_from(["get_nowait", "done"]), st.integers(1, 3)),
+    st.tuples(st.sampled_from(["cancel_put", "cancel_get"]), st.integers(0, 3)),
 )
-Step = tuple[str, list[int] | int]
+Action = tuple[str, list[int] | int]
+turns = st.sampled_from([0, 0, 1, 2, 20])
+"""How often the event loop turns between two actions: 20 are enough for everybody to do what they can."""
 
 
 @dataclass
@@ -72,7 +77,10 @@ class World:
         self.queue.tasks_done(self.held[:count])
         del self.held[:count]
 
-    async def step(self, kind: str, argument: list[int] | int) -> None:
+    def waiting(self, tasks: Sequence[asyncio.Task[None]]) -> list[asyncio.Task[None]]:
+        return [task for task in tasks if not task.done()]
+
+    def act(self, kind: str, argument: list[int] | int) -> None:
         if isinstance(argument, list):
             self.producers.append(asyncio.create_task(self.produce(argument, single=kind == "put")))
         elif kind in ("get", "get_many"):
@@ -81,32 +89,37 @@ class World:
             self.take(self.queue.get_many_nowait(argument))
         elif kind == "done":
             self.finish(argument)
-        elif kind == "turn":
-            for _ in range(argument):
-                await asyncio.sleep(0)
-        else:
-            waiting = [
-                t for t in (self.producers if kind == "cancel_put" else self.consumers) if not t.done()
-            ]
-            if argument < len(waiting):
-                waiting[argument].cancel()
+        elif waiting := self.waiting(self.producers if kind == "cancel_put" else self.consumers):
+            waiting[argument % len(waiting)].cancel()
 
     def check_limits(self) -> None:
         assert self.queue.qsize() <= MAX_MESSAGES
         held_bytes = sum(event.record_size_bytes for event in self.held)
         assert held_bytes <= self.queue.bytes_inflight <= MAX_BYTES
 
+    def check_nobody_waits_in_vain(self) -> None:
+        if self.waiting(self.consumers):
+            assert self.queue.qsize() == 0
+        if self.waiting(self.producers):
+            room = MAX_BYTES - self.queue.bytes_inflight
+            assert self.queue.qsize() == MAX_MESSAGES or room < MAX_EVENT_BYTES
+
     async def drain(self) -> None:
         """Cancel who waits to take, then take and finish everything until every producer is through."""
         for consumer in self.consumers:
             consumer.cancel()
         await asyncio.gather(*self.consumers, return_exceptions=True)
-        while not all(producer.done() for producer in self.producers) or self.queue.qsize():
+        for _ in range(ENOUGH_TURNS):
+            if not self.waiting(self.producers) and not self.queue.qsize():
+                break
             self.take(self.queue.get_many_nowait(MAX_MESSAGES))
             self.finish(len(self.held))
             await asyncio.sleep(0)
         self.finish(len(self.held))
-        await self.queue.join()
+        assert not self.waiting(self.producers), "a producer was never woken"
+        joining = asyncio.create_task(self.queue.join())
+        await asyncio.sleep(0)
+        assert joining.done(), "everything is done and join still waits"
 
     def check_history(self) -> None:
         for task in (*self.producers, *self.consumers):
@@ -122,16 +135,20 @@ class World:
         assert (self.queue.bytes_inflight, self.queue.qsize()) == (0, 0)
 
 
-async def run(program: Sequence[Step]) -> None:
+async def run(program: Sequence[tuple[Action, int]]) -> None:
     world = World(InflightEventQueue(max_messages=MAX_MESSAGES, max_bytes=MAX_BYTES))
-    for kind, argument in program:
-        await world.step(kind, argument)
+    for (kind, argument), turns_after in program:
+        world.act(kind, argument)
+        for _ in range(turns_after):
+            await asyncio.sleep(0)
         world.check_limits()
+        if turns_after == 20:
+            world.check_nobody_waits_in_vain()
     await world.drain()
     world.check_history()
 
 
-@given(st.lists(steps, max_size=60))
-@settings(max_examples=400, deadline=None, derandomize=True, database=None)
-def test_nothing_is_lost_reordered_or_leaked(program: list[Step]) -> None:
+@given(st.lists(st.tuples(actions, turns), max_size=50))
+@settings(max_examples=500, deadline=None, derandomize=True, database=None)
+def test_nothing_is_lost_reordered_or_leaked(program: list[tuple[Action, int]]) -> None:
     asyncio.run(run(program))

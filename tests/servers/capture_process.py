@@ -34,7 +34,7 @@ class OpsAnswer(NamedTuple):
 class CaptureProcess:
     """Runs `python -m penstock <args>` with a clean environment: PATH, HOME, our own source, and `env`.
 
-    Standard output and error go to one file, `log_text`; the structured lines in it are `events()`.
+    Standard output and error go to one file; the structured lines in it are `events()`.
     """
 
     def __init__(
@@ -44,15 +44,23 @@ class CaptureProcess:
         *,
         program: Sequence[str] = _PENSTOCK,
     ) -> None:
-        self._output = tempfile.NamedTemporaryFile(prefix="penstock-capture-", suffix=".log")
+        descriptor, name = tempfile.mkstemp(prefix="penstock-capture-", suffix=".log")
+        self._log = Path(name)
         inherited = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
         self.env = {"OPS_PORT": str(free_port()), "PYTHONPATH": str(_SOURCE), **inherited, **env}
         self._process = subprocess.Popen(
             [*program, *args],
             env=self.env,
             stdin=subprocess.DEVNULL,
-            stdout=self._output,
+            stdout=descriptor,
             stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        os.close(descriptor)
+        # A capture waits for its servers for ever, so it must not outlive tests that die without closing it.
+        self._guard = subprocess.Popen(
+            ["/bin/sh", "-c", 'read -r _ || { kill -9 "$1"; rm "$2"; }', "sh", str(self.pid), self._log],
+            stdin=subprocess.PIPE,
             start_new_session=True,
         )
 
@@ -61,11 +69,8 @@ class CaptureProcess:
 
     def __exit__(self, exc_type: type[BaseException] | None, *rest: object) -> None:
         if exc_type is not None:
-            print(
-                f"--- the log of penstock {self.pid} ends with:",
-                *self.log_text().splitlines()[-60:],
-                sep="\n",
-            )
+            tail = self.log_text().splitlines()[-60:]
+            print(f"--- the log of penstock {self.pid} ends with:", *tail, sep="\n")
         self.close()
 
     @property
@@ -80,7 +85,7 @@ class CaptureProcess:
 
     def log_text(self) -> str:
         """Everything that it has printed."""
-        return Path(self._output.name).read_text(errors="replace")
+        return self._log.read_text(errors="replace")
 
     def events(self, name: str | None = None) -> list[dict[str, Any]]:
         """The structured log lines so far, or those of one event."""
@@ -95,7 +100,7 @@ class CaptureProcess:
         count: int = 1,
         where: Callable[[dict[str, Any]], bool] = lambda _: True,
     ) -> dict[str, Any]:
-        """Wait until an event was logged `count` times, and give that one; sooner or later an AssertionError."""
+        """Wait until an event was logged `count` times, and give the last of these."""
         deadline = time.monotonic() + timeout
         while True:
             ended = not self.running  # asked first: what it logged before its end is then in the file
@@ -120,7 +125,7 @@ class CaptureProcess:
     def freeze(self) -> None:
         """Stop it in the middle of whatever it does (SIGSTOP)."""
         self._process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def cont(self) -> None:
         """Let a frozen process go on (SIGCONT)."""
@@ -153,7 +158,8 @@ class CaptureProcess:
         """End it if need be, and delete its log."""
         if self.running:
             self.kill9()
-        self._output.close()
+        self._guard.communicate(b"\n")
+        self._log.unlink()
 
 
 def _structured(line: str) -> dict[str, Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -91,7 +92,7 @@ async def _post(
     session: aiohttp.ClientSession, url: str, headers: Mapping[str, str], body: bytes
 ) -> tuple[int, bytes]:
     passed_on = {name: value for name, value in headers.items() if name not in _NOT_PASSED_ON}
-    async with session.post(url, headers=passed_on, data=body) as answer:
+    async with session.post(url, headers=passed_on, data=io.BytesIO(body)) as answer:
         return answer.status, await answer.read()
 
 

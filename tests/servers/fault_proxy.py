@@ -49,7 +49,7 @@ class FaultProxy:
         self._passing = self._thread.call(asyncio.Event)
         self._socket = bind()
         self._port: int = self._socket.getsockname()[1]
-        self._http: web.Server[web.BaseRequest] | None = None
+        self._http: web.Server | None = None
         self._listener: asyncio.Server | None = None
         self._session: aiohttp.ClientSession | None = None
 
@@ -79,7 +79,7 @@ class FaultProxy:
         probability: float = 1.0,
         operation: str | None = PUT_RECORDS,
     ) -> None:
-        """Switch a fault on: for the next `times` requests of an operation (None: any), or until `clear()`."""
+        """Switch a fault on for the next `times` requests of an operation (None: any), or until `clear()`."""
         with self._faults_lock:
             self._faults.switch_on(fault, times=times, probability=probability, operation=operation)
 
@@ -154,10 +154,11 @@ class FaultProxy:
             plan = self._faults.plan(call.operation, call.records)
         await asyncio.sleep(plan.delay_before_s)
         await self._wait_while_held()
-        if plan.cut_before or plan.refusal is not None:
-            if plan.cut_before:
-                _cut(request)
-            return refuse(call, plan.refusal or UNAVAILABLE)
+        if plan.cut_before:
+            _cut(request)
+            return refuse(call, UNAVAILABLE)  # nobody hears it
+        if plan.refusal is not None:
+            return refuse(call, plan.refusal)
         assert self._session is not None
         reply = await forward(self._session, self._upstream_url, call, plan.failing)
         await asyncio.sleep(plan.delay_after_s)

@@ -12,9 +12,7 @@ THROTTLED = Refusal(400, "ProvisionedThroughputExceededException", "Rate exceede
 LIMIT_EXCEEDED = Refusal(400, "LimitExceededException", "Rate exceeded")
 INTERNAL_FAILURE = Refusal(500, "InternalFailure", "Internal service failure")
 UNAVAILABLE = Refusal(503, "ServiceUnavailable", "The service is unavailable")
-ACCESS_DENIED = Refusal(
-    400, "AccessDeniedException", "The user is not authorized to perform kinesis:PutRecords"
-)
+ACCESS_DENIED = Refusal(400, "AccessDeniedException", "User is not authorized to perform kinesis:PutRecords")
 NO_SUCH_STREAM = Refusal(400, "ResourceNotFoundException", "Stream under account 123456789012 not found")
 
 
@@ -141,9 +139,7 @@ class Faults:
             case RefuseKey(key):
                 if all(record.key != key for record in records):
                     return False
-                plan.refusal = Refusal(
-                    400, "ValidationException", f"1 validation error detected: Value '{key}'"
-                )
+                plan.refusal = Refusal(400, "ValidationException", f"1 validation error detected: '{key}'")
             case CutBefore():
                 plan.cut_before = True
             case CutAfter():

@@ -1,4 +1,4 @@
-"""What Kinesis refuses: the documented limits of PutRecords, and a request that is not signed as it should be."""
+"""What Kinesis refuses: PutRecords over a documented limit, and requests without a right signature."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ MAX_REQUEST_BYTES = 10 * 1024 * 1024
 MAX_KEY_CHARACTERS = 256
 
 _AUTHORIZATION = re.compile(
-    r"AWS4-HMAC-SHA256 Credential=(?P<key>[^/,\s]+)/(?P<scope>(?P<date>\d{8})/(?P<region>[^/]+)/kinesis/aws4_request), "
-    r"?SignedHeaders=(?P<headers>[a-z0-9;-]+), ?Signature=(?P<signature>[0-9a-f]{64})"
+    r"AWS4-HMAC-SHA256 Credential=[^/,\s]+/(?P<scope>\d{8}/[^/,\s]+/kinesis/aws4_request),"
+    r" ?SignedHeaders=(?P<headers>[a-z0-9;-]+), ?Signature=(?P<signature>[0-9a-f]{64})"
 )
 
 
@@ -90,43 +90,27 @@ def check_signature(
     """
     if "authorization" not in headers:
         return Refusal(400, "MissingAuthenticationTokenException", "Missing Authentication Token")
-    authorization = _AUTHORIZATION.fullmatch(headers["authorization"])
-    signed = authorization["headers"].split(";") if authorization else []
-    if (
-        authorization is None
-        or not {"host", "x-amz-date"} <= set(signed)
-        or not set(signed) <= headers.keys()
-    ):
+    given = _AUTHORIZATION.fullmatch(headers["authorization"])
+    if given is None or not {"host", "x-amz-date"} <= set(given["headers"].split(";")) <= headers.keys():
         return Refusal(400, "IncompleteSignatureException", f"not a signature: {headers['authorization']}")
-    canonical = "\n".join(
-        [
-            method,
-            path,
-            "",
-            *(f"{name}:{' '.join(headers[name].split())}" for name in signed),
-            "",
-            authorization["headers"],
-            hashlib.sha256(body).hexdigest(),
-        ]
-    )
-    to_sign = "\n".join(
-        [
-            "AWS4-HMAC-SHA256",
-            headers["x-amz-date"],
-            authorization["scope"],
-            hashlib.sha256(canonical.encode()).hexdigest(),
-        ]
-    )
+    signed = [f"{name}:{' '.join(headers[name].split())}" for name in given["headers"].split(";")]
+    canonical = [method, path, "", *signed, "", given["headers"], _sha256(body)]
+    to_sign = [
+        "AWS4-HMAC-SHA256",
+        headers["x-amz-date"],
+        given["scope"],
+        _sha256("\n".join(canonical).encode()),
+    ]
     key = f"AWS4{secret}".encode()
-    for part in authorization["scope"].split("/"):
-        key = _hmac(key, part)
-    if not hmac.compare_digest(_hmac(key, to_sign).hex(), authorization["signature"]):
+    for part in [*given["scope"].split("/"), "\n".join(to_sign)]:
+        key = hmac.digest(key, part.encode(), "sha256")
+    if not hmac.compare_digest(key.hex(), given["signature"]):
         return Refusal(400, "InvalidSignatureException", "The request signature we calculated does not match")
     return None
 
 
-def _hmac(key: bytes, text: str) -> bytes:
-    return hmac.digest(key, text.encode(), "sha256")
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _invalid(value: str, constraint: str) -> Refusal:

@@ -10,14 +10,20 @@ import time
 
 from penstock.local.postgres import PrivatePostgres
 
-_PERMANENT = (
-    "SELECT slot_name, database FROM pg_replication_slots WHERE slot_type = 'logical' AND NOT temporary"
+_PERMANENT = "SELECT slot_name, database FROM pg_replication_slots WHERE NOT temporary AND plugin IS NOT NULL"
+_TERMINATE = "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{}'"
+_DROP = (
+    "SELECT pg_drop_replication_slot('{0}') FROM pg_replication_slots WHERE slot_name = '{0}' AND NOT active"
 )
 _DROP_S = 15.0
 
 
 class SlotWatch:
-    """Remembers the permanent logical slots that it has seen on one server."""
+    """Remembers the permanent logical slots that it has seen on one server.
+
+    It looks at the end of each test, so a slot that is made and dropped by SQL within one test escapes it; a
+    DROP_REPLICATION_SLOT command does not, if the server has `log_replication_commands` on.
+    """
 
     def __init__(self, postgres: PrivatePostgres) -> None:
         self._postgres = postgres
@@ -30,25 +36,20 @@ class SlotWatch:
         lost = sorted(self._seen - present)
         self._seen = present
         log = self._postgres.log_text()
-        commands = [line for line in log[self._log_read :].splitlines() if "DROP_REPLICATION_SLOT" in line]
+        commands = [
+            line for line in log[self._log_read :].splitlines() if "command: DROP_REPLICATION_SLOT" in line
+        ]
         self._log_read = len(log)
         return lost + commands
 
     def drop(self, slot: str) -> None:
         """Drop a slot as an operator would: end its walsender, then drop."""
-        terminate = (
-            f"SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{slot}'"
-        )
-        drop = (
-            f"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
-            f"WHERE slot_name = '{slot}' AND NOT active"
-        )
         deadline = time.monotonic() + _DROP_S
-        self._postgres.psql(terminate)
+        self._postgres.psql(_TERMINATE.format(slot))
         while slot in self._slots():
             if time.monotonic() > deadline:
                 raise TimeoutError(f"slot {slot} is still active")
-            self._postgres.psql(drop)
+            self._postgres.psql(_DROP.format(slot))
             time.sleep(0.02)
         self._seen.discard(slot)
 

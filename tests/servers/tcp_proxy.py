@@ -17,11 +17,7 @@ class _Line:
     """One client's way to the target: its sockets, and the task that moves its bytes."""
 
     ends: list[asyncio.StreamWriter]
-    mover: asyncio.Task[None] | None
-
-    def reset(self) -> None:
-        for end in self.ends:
-            reset(end.transport)
+    mover: asyncio.Task[None]
 
 
 class TcpProxy:
@@ -86,7 +82,7 @@ class TcpProxy:
 
     async def _listen(self) -> None:
         if self._server is None:
-            self._server = await asyncio.start_server(self._serve, sock=self._socket, limit=_CHUNK)
+            self._server = await asyncio.start_server(self._take, sock=self._socket, limit=_CHUNK)
 
     def _stop_listening(self) -> None:
         if self._server is not None:
@@ -98,26 +94,31 @@ class TcpProxy:
     def _reset_all(self) -> None:
         self.cuts += len(self._lines)
         for line in self._lines:
-            line.reset()
-            if line.mover is not None:
-                line.mover.cancel()
+            for end in line.ends:
+                reset(end.transport)
+            line.mover.cancel()
+        self._lines.clear()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1
-        line = _Line([writer], asyncio.current_task())
+        ends = [writer]
+        line = _Line(ends, asyncio.get_running_loop().create_task(self._move(reader, ends)))
         self._lines.add(line)
+        line.mover.add_done_callback(lambda _: self._lines.discard(line))
+
+    async def _move(self, reader: asyncio.StreamReader, ends: list[asyncio.StreamWriter]) -> None:
         try:
             await self._flowing.wait()
             back, forth = await asyncio.open_connection(*self._target, limit=_CHUNK)
-            line.ends.append(forth)
+            ends.append(forth)
             async with asyncio.TaskGroup() as pumps:
                 pumps.create_task(self._pump(reader, forth, up=True))
-                pumps.create_task(self._pump(back, writer, up=False))
+                pumps.create_task(self._pump(back, ends[0], up=False))
         except* OSError:
-            line.reset()
+            for end in ends:
+                reset(end.transport)
         finally:
-            self._lines.discard(line)
-            for end in line.ends:
+            for end in ends:
                 end.close()
 
     async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, up: bool) -> None:
@@ -125,8 +126,10 @@ class TcpProxy:
         while True:
             try:
                 chunk = await source.read(_CHUNK)
-            finally:
+            except OSError:
                 await self._flowing.wait()
+                raise
+            await self._flowing.wait()
             if not chunk:
                 break
             sink.write(chunk)

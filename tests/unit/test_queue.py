@@ -204,7 +204,7 @@ class TestCancellation:
         await queue.put_many(events(1, 1))
         line = [asyncio.create_task(queue.put(event(1))) for _ in range(3)]
         await settle()
-        for waiting in line:
+        for waiting in reversed(line):
             await cancel(waiting)
         queue.get_many_nowait(2)
         sizes_seen: list[int] = []

@@ -25,7 +25,7 @@ class Gauges:
         self._freshness = freshness
         self._health = health
         self._metrics = metrics
-        self._reported = (0, 0, 0, 0, 0)
+        self._reported = (0, 0, 0, 0)
 
     async def run(self) -> None:
         """Sample until cancelled."""
@@ -59,13 +59,12 @@ class Gauges:
     def _count(self) -> None:
         totals, metrics = self._pipeline.intake.totals, self._metrics
         counters = (
-            metrics.frames,
             metrics.changes,
             metrics.transactions,
             metrics.messages,
             metrics.stream_bytes,
         )
-        now = (totals.frames, totals.changes, totals.transactions, totals.messages, totals.bytes)
+        now = (totals.changes, totals.transactions, totals.messages, totals.bytes)
         for counter, value, before in zip(counters, now, self._reported, strict=True):
             counter.inc(value - before)
         self._reported = now

@@ -28,10 +28,10 @@ class Intaken(NamedTuple):
 class Totals:
     """Counts since the start of the stream."""
 
-    __slots__ = ("bytes", "changes", "frames", "keepalives", "messages", "transactions")
+    __slots__ = ("bytes", "changes", "keepalives", "messages", "transactions")
 
     def __init__(self) -> None:
-        self.frames = self.changes = self.transactions = self.messages = self.keepalives = self.bytes = 0
+        self.changes = self.transactions = self.messages = self.keepalives = self.bytes = 0
 
 
 class Intake:
@@ -74,44 +74,48 @@ class Intake:
         """Take frames from index `start` on, as many as possible."""
         events: list[ChangeEvent] = []
         room = self._window - self._tracker.pending_count
-        max_bytes = self._max_event_bytes
         for index in range(start, len(frames)):
             if room <= 0:
                 return Intaken(events, index)
             frame = frames[index]
-            if not len(frame) or frame[0] != protocol.TAG_XLOGDATA:
+            if not frame or frame[0] != protocol.TAG_XLOGDATA:
                 self._keepalive(frame)
                 continue
             wal_start, _, self.server_time_us = protocol.unpack_xlogdata(frame)
-            try:
-                event = self._payload(bytes(frame[protocol.PAYLOAD_AT :]), wal_start, now)
-            except UnknownRelation as unknown:
-                return Intaken(events, index, unknown=unknown.relation)
-            self.totals.frames += 1
+            payload = bytes(frame[protocol.PAYLOAD_AT :])
+            action = wal2json.action_of(payload)
+            if action in wal2json.NOT_CHANGES:
+                event = self._not_a_change(action, payload, wal_start, now)
+                if event is None:
+                    continue
+            else:
+                try:
+                    event = self._change(payload, wal_start, now)
+                except UnknownRelation as unknown:
+                    return Intaken(events, index, unknown=unknown.relation)
             room -= 1
-            if event is None:
-                continue
-            if event.record_size_bytes > max_bytes:
+            if event.record_size_bytes > self._max_event_bytes:
                 return Intaken(events, index + 1, oversize=event)
             events.append(event)
         return Intaken(events, len(frames))
 
-    def _payload(self, payload: bytes, wal_start: int, now: float) -> ChangeEvent | None:
-        action = wal2json.action_of(payload)
-        if action == wal2json.BEGIN or action == wal2json.COMMIT:
-            return self._boundary(action, payload, wal_start, now)
-        if action == wal2json.MESSAGE:
-            self.totals.messages += 1
-            return None
+    def _change(self, payload: bytes, wal_start: int, now: float) -> ChangeEvent:
         key = self._keys.key(payload, wal_start)
-        builder = self._builder
-        op_offset = builder.place()
+        op_offset = self._builder.place()
         if wal_start > self.received_lsn:
             self.received_lsn = wal_start
         self.totals.changes += 1
-        return self._event(payload, key, builder.commit_lsn, op_offset, now)
+        return self._event(payload, key, self._builder.commit_lsn, op_offset, now)
 
-    def _boundary(self, action: int, payload: bytes, wal_start: int, now: float) -> ChangeEvent | None:
+    def _not_a_change(
+        self, action: int | None, payload: bytes, wal_start: int, now: float
+    ) -> ChangeEvent | None:
+        if action == wal2json.MESSAGE:
+            self.totals.messages += 1
+            return None
+        return self._boundary(action, payload, wal_start, now)
+
+    def _boundary(self, action: int | None, payload: bytes, wal_start: int, now: float) -> ChangeEvent | None:
         boundary = wal2json.decode_boundary(payload)
         commit_lsn = boundary.commit_lsn
         if action == wal2json.BEGIN:

@@ -48,11 +48,20 @@ class Failed(NamedTuple):
 
 Result = Accepted | Answered | Refused | Failed
 
-RECORD_FAULT_CODES = frozenset({"ValidationException", "InvalidArgumentException"})
-"""The request is well-formed and allowed, but a record in it is not acceptable."""
+RECORD_FAULT_CODES = frozenset(
+    {
+        "HTTP413",
+        "InvalidArgumentException",
+        "RequestEntityTooLargeException",
+        "ValidationError",
+        "ValidationException",
+    }
+)
+"""The request is well-formed and allowed, but it or a record in it is not acceptable: a part of it may be."""
 
 STREAM_FAULT_CODES = frozenset(
     {
+        "AccessDenied",
         "AccessDeniedException",
         "ExpiredTokenException",
         "IncompleteSignature",
@@ -65,7 +74,9 @@ STREAM_FAULT_CODES = frozenset(
         "KMSOptInRequired",
         "MissingAuthenticationTokenException",
         "NoCredentials",
+        "NotAuthorized",
         "OptInRequired",
+        "RequestExpired",
         "ResourceNotFoundException",
         "SerializationException",
         "UnknownOperationException",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -27,7 +28,7 @@ class Fallback(StrEnum):
 
 
 class Relation(NamedTuple):
-    """A table as a frame names it. The `pk` text is part of it: a changed key is looked up again."""
+    """A table as a frame names it, with the `pk` member's text: a changed key is another relation."""
 
     schema: str
     table: str
@@ -37,13 +38,15 @@ class Relation(NamedTuple):
 class KeyColumns(NamedTuple):
     """The columns that make a relation's key, in key order; empty if it has none."""
 
+    pk: bytes
+    """The `pk` text for which this was learnt."""
     prefix: str
     names: tuple[str, ...]
 
     @classmethod
     def of(cls, relation: Relation, names: Sequence[str]) -> KeyColumns:
         """The key of a relation with these columns."""
-        return cls(f"{_encode(relation.schema)}.{_encode(relation.table)}/", tuple(names))
+        return cls(relation.pk, f"{_encode(relation.schema)}.{_encode(relation.table)}/", tuple(names))
 
 
 class UnknownRelation(LookupError):
@@ -65,11 +68,13 @@ class PartitionKeys:
         self._by_primary_key = by_primary_key
         self._fallback = fallback
         self._static = static
-        self._known: dict[Relation, KeyColumns] = {}
+        self._known: dict[tuple[str, str], KeyColumns] = {}
 
     def learn(self, relation: Relation, names: Sequence[str]) -> None:
         """Remember a relation's key columns; without any, what the frame itself lists as primary key."""
-        self._known[relation] = KeyColumns.of(relation, names or primary_key_columns(relation.pk))
+        self._known[relation.schema, relation.table] = KeyColumns.of(
+            relation, names or primary_key_columns(relation.pk)
+        )
 
     def key(self, payload: bytes, wal_start: int) -> str:
         """The key of a row change; for a payload that can't be read, the fallback."""
@@ -91,24 +96,22 @@ class PartitionKeys:
         return format_lsn(wal_start)
 
 
-def row_key(change: RowChange, known: Mapping[Relation, KeyColumns]) -> str | None:
+def row_key(change: RowChange, known: Mapping[tuple[str, str], KeyColumns]) -> str | None:
     """`schema.table/v1,v2` for the row after the change; None if the frame doesn't hold the whole key.
 
     The new row has precedence over the old identity, so that a key change goes under the new key.
     """
-    relation = Relation(change.schema, change.table, bytes(change.pk))
-    try:
-        prefix, names = known[relation]
-    except KeyError:
-        raise UnknownRelation(relation) from None
+    key_columns = known.get((change.schema, change.table))
+    pk = bytes(change.pk)
+    if key_columns is None or key_columns.pk != pk:
+        raise UnknownRelation(Relation(change.schema, change.table, pk))
+    _, prefix, names = key_columns
     if not names:
         return None
     parts = []
     for name in names:
-        value = _find(change.columns, name)
-        if value is None:
-            # A delete has only the identity, and an unchanged TOAST column is absent from the new row.
-            value = _find(change.identity, name)
+        # A delete has only the identity, and an unchanged TOAST column is absent from the new row.
+        value = _find(change.columns, name) or _find(change.identity, name)
         if value is None:
             return None
         parts.append(_text(value))
@@ -119,19 +122,24 @@ def _bounded(key: str) -> str:
     return key if len(key) <= MAX_KEY_CHARACTERS else hashlib.sha256(key.encode()).hexdigest()
 
 
-def _find(values: Sequence[Value], name: str) -> msgspec.Raw | None:
+def _find(values: Sequence[Value], name: str) -> bytes | None:
     for value in values:
         if value.name == name:
-            return value.value
+            return bytes(value.value)
     return None
 
 
-def _text(raw: msgspec.Raw) -> str:
-    data = bytes(raw)
+def _text(data: bytes) -> str:
     if data.isdigit():
         return data.decode()
-    return _encode(_decode_text(data) if data.startswith(b'"') else data.decode())
+    if not data.startswith(b'"'):
+        return _encode(data.decode(errors="surrogateescape"))
+    try:
+        return _encode(_decode_text(data))
+    except UnicodeDecodeError:
+        # A SQL_ASCII database may hold any bytes; each still gets its own percent code.
+        return _encode(json.loads(data.decode(errors="surrogateescape"), strict=False))
 
 
 def _encode(text: str) -> str:
-    return text if text.isascii() and text.isalnum() else quote(text, safe="_")
+    return text if text.isascii() and text.isalnum() else quote(text, safe="_", errors="surrogateescape")

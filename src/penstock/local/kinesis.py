@@ -76,6 +76,8 @@ class LocalKinesis:
 
     def start(self) -> None:
         """Start the emulator; return when it listens."""
+        if self._process is not None:
+            raise LocalServerError("this Kinesis is already running")
         command = [sys.executable, "-m", "penstock.local.kinesis", "--port", "0", "--until-stdin-closes"]
         self._process = subprocess.Popen(
             [*command, "--max-record-bytes", str(self._max_record_bytes)],

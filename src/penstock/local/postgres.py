@@ -42,8 +42,8 @@ class PrivatePostgres:
     """One private server: made at its first `start()`, deleted at `close()`.
 
     `settings` go to its configuration file, over ours. It listens on 127.0.0.1 and on a socket in its own
-    directory, and trusts everyone who reaches it. Some minor versions forbid wal2json unless told otherwise
-    (`knows_plugin_setting`); it is allowed unless `allow_wal2json` is false. It never drops a replication slot.
+    directory, and trusts everyone who reaches it. Where the server can forbid wal2json
+    (`knows_plugin_setting`), it is allowed unless `allow_wal2json` is false.
     """
 
     def __init__(
@@ -91,9 +91,7 @@ class PrivatePostgres:
     @property
     def pid(self) -> int:
         """The postmaster's process id."""
-        if self._process is None:
-            raise LocalServerError("this PostgreSQL is not running")
-        return self._process.pid
+        return self._require_process().pid
 
     @property
     def running(self) -> bool:
@@ -118,12 +116,11 @@ class PrivatePostgres:
 
     def stop(self, mode: StopMode = "fast", timeout: float = 60.0) -> float:
         """Stop the server and give the seconds it took; LocalServerError if it still runs after `timeout`."""
-        if self._process is None:
-            raise LocalServerError("this PostgreSQL is not running")
+        process = self._require_process()
         began = time.monotonic()
-        self._process.send_signal(_SIGNALS[mode])
+        process.send_signal(_SIGNALS[mode])
         try:
-            self._process.wait(timeout)
+            process.wait(timeout)
         except subprocess.TimeoutExpired:
             raise LocalServerError(f"PostgreSQL still runs {timeout} s after a {mode} stop") from None
         self._process = None
@@ -186,10 +183,8 @@ class PrivatePostgres:
 
     def standby(self, *, settings: Mapping[str, str] | None = None) -> PrivatePostgres:
         """A streaming standby of this server, not started yet; its base backup is taken at its `start()`."""
-        inherited = {name: value for name, value in self._settings.items() if name != "port"}
         return PrivatePostgres(
-            settings={**inherited, **(settings or {})},
-            fsync=self._settings["fsync"] == "on",
+            settings={**self._settings, **(settings or {})},
             allow_wal2json=self._allow_wal2json,
             programs=self._programs,
             primary=self,
@@ -230,8 +225,8 @@ class PrivatePostgres:
                 configuration.write("\ninclude 'penstock.conf'\n")
         else:
             self._programs.run(
-                "pg_basebackup", "--no-sync", "--checkpoint=fast", "--wal-method=stream", "--write-recovery-conf",
-                "--dbname", self._primary.conninfo(), "--pgdata", self._data,
+                "pg_basebackup", "--no-sync", "--checkpoint=fast", "--wal-method=stream",
+                "--write-recovery-conf", "--dbname", self._primary.conninfo(), "--pgdata", self._data,
             )  # fmt: skip
         self._allow_plugin()
 
@@ -249,13 +244,13 @@ class PrivatePostgres:
             if may_move:
                 self._settings |= {"port": str(free_port()), "unix_socket_directories": str(self.directory)}
                 self._write_settings()
-            logged = self._log.stat().st_size if self._log.exists() else 0
             with self._log.open("ab") as output:
+                logged = output.tell()
                 self._process = self._programs.spawn("postgres", "-D", self._data, output=output)
             if self._accepts_connections():
                 return
             self._process = None
-            if not (may_move and "Address already in use" in self.log_text()[logged:]):
+            if not (may_move and b"Address already in use" in self._log.read_bytes()[logged:]):
                 break
         raise LocalServerError(f"PostgreSQL did not start: {self._log_tail()}")
 

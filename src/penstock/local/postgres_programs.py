@@ -48,9 +48,8 @@ class PostgresPrograms:
     def library_directory(self) -> Path:
         """Where this installation keeps its loadable modules."""
         pg_config = self.bindir / "pg_config"
-        if pg_config.exists():
-            return Path(_output(str(pg_config), "--pkglibdir"))
-        return self.bindir.parent / "lib"
+        named = _output(str(pg_config), "--pkglibdir") if pg_config.exists() else ""
+        return Path(named) if named else self.bindir.parent / "lib"
 
     def run(self, program: str, *args: str | Path) -> str:
         """Run a program to its end and give its output; LocalServerError with its words if it fails."""
@@ -87,11 +86,11 @@ class PostgresPrograms:
         )
 
     def guard(self, directory: Path, data: Path) -> subprocess.Popen[bytes]:
-        """A process that waits until its standard input closes, then stops the server and deletes the directory.
+        """A process that, when its standard input closes, stops the server and deletes the directory.
 
         That input closes by itself when our process ends, however it ends, so no server is left behind.
         """
-        script = 'cat >/dev/null; "$1" stop -m immediate -D "$2"; rm -rf "$3"'
+        script = 'read -r _; "$1" stop -m immediate -D "$2"; rm -rf "$3"'
         return subprocess.Popen(
             ["/bin/sh", "-c", script, "sh", self.bindir / "pg_ctl", data, directory],
             cwd="/",
@@ -112,14 +111,16 @@ def give_to_server_user(path: Path) -> None:
 
 
 def _candidates() -> Iterator[Path]:
-    if shutil.which("pg_config"):
-        yield Path(_output("pg_config", "--bindir"))
+    if shutil.which("pg_config") and (named := _output("pg_config", "--bindir")):
+        yield Path(named)
     versions = [path for path in _DEBIAN.glob("*/bin") if re.fullmatch(r"\d+", path.parent.name)]
     yield from sorted(versions, key=lambda path: int(path.parent.name), reverse=True)
 
 
 def _output(*command: str) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    """What a program prints; nothing if it fails, as Debian's `pg_config` may without libpq-dev."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return "" if done.returncode else done.stdout.strip()
 
 
 def _identity() -> _Identity:

@@ -25,7 +25,7 @@ class CaptureMetrics:
     """What `penstock capture` counts and measures."""
 
     def __init__(self) -> None:
-        disable_created_metrics()
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
 
@@ -52,7 +52,6 @@ class CaptureMetrics:
         self.slot_confirmed_lsn = gauge("slot_confirmed_lsn", "the slot's confirmed_flush_lsn")
         self.slot_restart_lsn = gauge("slot_restart_lsn", "the slot's restart_lsn")
 
-        self.frames = counter("stream_frames", "XLogData frames read")
         self.changes = counter("stream_changes", "row changes read")
         self.transactions = counter("stream_transactions", "committed transactions read")
         self.messages = counter("stream_messages", "logical messages read, which are not published")

@@ -10,18 +10,15 @@ from psycopg import AsyncConnection
 _TRY: LiteralString = "SELECT pg_catalog.pg_try_advisory_lock(%s), pg_catalog.pg_backend_pid()"
 
 # A bigint advisory lock shows up as its two halves, with objsubid 1.
-_LOCKS: LiteralString = """
+_HOLDER: LiteralString = """
+SELECT l.pid, (SELECT a.application_name || coalesce(' at ' || host(a.client_addr), '')
+               FROM pg_catalog.pg_stat_activity a WHERE a.pid = l.pid)
 FROM pg_catalog.pg_locks l
 WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
   AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())
   AND l.classid = ((%(key)s::int8 >> 32) & 4294967295)::text::oid
   AND l.objid = (%(key)s::int8 & 4294967295)::text::oid
 """
-_HOLDS: LiteralString = "SELECT 1 " + _LOCKS + " AND l.pid = %(pid)s"
-_HOLDER: LiteralString = (
-    "SELECT l.pid, (SELECT a.application_name || coalesce(' at ' || host(a.client_addr), '')"
-    " FROM pg_catalog.pg_stat_activity a WHERE a.pid = l.pid) " + _LOCKS  # noqa: S608 - no input in it
-)
 
 
 class LockHolder(NamedTuple):
@@ -44,13 +41,7 @@ async def try_lock(connection: AsyncConnection, key: int) -> int | None:
     return pid if locked else None
 
 
-async def holds_lock(connection: AsyncConnection, *, key: int, pid: int) -> bool:
-    """Whether the backend with this pid holds the lock, as seen from another session."""
-    cursor = await connection.execute(_HOLDS, {"key": key, "pid": pid})
-    return await cursor.fetchone() is not None
-
-
 async def lock_holder(connection: AsyncConnection, key: int) -> LockHolder | None:
-    """Who holds the lock, for people."""
+    """Who holds the lock, as any session of this database can see."""
     row = await (await connection.execute(_HOLDER, {"key": key})).fetchone()
     return None if row is None else LockHolder(*row)

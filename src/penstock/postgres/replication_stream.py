@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
+from typing import Final
 
 import psycopg
 from psycopg import AsyncConnection, pq, sql
@@ -13,6 +14,8 @@ from penstock.errors import LineLost
 from penstock.postgres import protocol
 from penstock.postgres.connection import one_line
 from penstock.postgres.slot import translate
+
+_ENOUGH_FRAMES: Final = 256
 
 
 class ReplicationStream:
@@ -51,16 +54,21 @@ class ReplicationStream:
         return cls(connection)
 
     async def read(self) -> list[memoryview]:
-        """All frames that are here, at least one: waits for the socket if there are none."""
+        """The frames that are here, at least one, not many more than _ENOUGH_FRAMES; waits if there are none.
+
+        Each look at the event loop costs as much as a few frames, so a busy socket is read several times
+        between two looks. One look a call is due in any case: others want to run.
+        """
+        frames: list[memoryview] = []
+        await asyncio.sleep(0)
         while True:
-            frames = self._drain()
-            if frames:
+            before = len(frames)
+            self._consume()
+            self._drain_into(frames)
+            if len(frames) >= _ENOUGH_FRAMES or 0 < before == len(frames):
                 return frames
-            await self._wait_readable()
-            try:
-                self._pgconn.consume_input()
-            except psycopg.Error as error:
-                raise LineLost(f"the replication connection broke: {one_line(error)}") from error
+            if not frames:
+                await self._wait_readable()
 
     def send_status(self, *, write: int, flush: int, reply_requested: bool = False) -> None:
         """Queue a status update and push it towards the socket; never blocks."""
@@ -87,11 +95,16 @@ class ReplicationStream:
             self._readable.set_exception(LineLost("the replication connection was closed"))
         self._pgconn.finish()
 
-    def _drain(self) -> list[memoryview]:
-        get_copy_data = self._pgconn.get_copy_data
-        frames: list[memoryview] = []
+    def _consume(self) -> None:
         if self._closed:
             raise LineLost("the replication connection was closed")
+        try:
+            self._pgconn.consume_input()
+        except psycopg.Error as error:
+            raise LineLost(f"the replication connection broke: {one_line(error)}") from error
+
+    def _drain_into(self, frames: list[memoryview]) -> None:
+        get_copy_data = self._pgconn.get_copy_data
         try:
             while True:
                 size, data = get_copy_data(1)
@@ -104,7 +117,6 @@ class ReplicationStream:
             # An empty error here is a server that shuts down: an end of the line all the same.
             reason = self._pgconn.get_error_message().strip() if self._pgconn.error_message else ""
             raise LineLost(f"the server ended the stream: {reason or 'it is shutting down'}")
-        return frames
 
     async def _wait_readable(self) -> None:
         if self._closed:

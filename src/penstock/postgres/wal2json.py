@@ -15,6 +15,7 @@ _NO_PK: Final = msgspec.Raw(b"")
 BEGIN: Final = ord("B")
 COMMIT: Final = ord("C")
 MESSAGE: Final = ord("M")
+NOT_CHANGES: Final = frozenset({BEGIN, COMMIT, MESSAGE})
 
 
 class Unreadable(ValueError):
@@ -67,9 +68,14 @@ class Summary(msgspec.Struct, gc=False, frozen=True):
     lsn: str | None = None
 
 
+class _Named(msgspec.Struct, gc=False):
+    name: str
+
+
 _decode_change = msgspec.json.Decoder(RowChange).decode
 _decode_boundary = msgspec.json.Decoder(Boundary).decode
 _decode_summary = msgspec.json.Decoder(Summary).decode
+_decode_names = msgspec.json.Decoder(list[_Named]).decode
 
 
 def action_of(payload: bytes | memoryview) -> int | None:
@@ -104,14 +110,11 @@ def summarise(payload: bytes) -> Summary:
 
 
 def primary_key_columns(pk: bytes) -> tuple[str, ...]:
-    """The names in a change's `pk` member, in the order in which wal2json lists them."""
-    if not pk:
+    """The names in a change's `pk` member, in the order in which wal2json lists them; none if unreadable."""
+    try:
+        return tuple(column.name for column in _decode_names(pk))
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return ()
-    return tuple(column.name for column in msgspec.json.decode(pk, type=list[_Named]))
-
-
-class _Named(msgspec.Struct):
-    name: str
 
 
 def replication_options(

@@ -13,7 +13,7 @@ from psycopg import AsyncConnection
 from penstock.errors import LineLost, LineStale, LockLost
 from penstock.postgres.connection import one_line
 from penstock.postgres.freshness import Freshness
-from penstock.postgres.leader import holds_lock
+from penstock.postgres.leader import lock_holder
 from penstock.postgres.slot import SlotState, read_slot
 
 _SLOT_EVERY_S: Final = 5.0
@@ -51,7 +51,8 @@ class Watchdog:
         try:
             while True:
                 asked_at = time.monotonic()
-                if not await holds_lock(self._connection, key=self._lock_key, pid=self._walsender_pid):
+                holder = await lock_holder(self._connection, self._lock_key)
+                if holder is None or holder.pid != self._walsender_pid:
                     raise LockLost(f"walsender {self._walsender_pid} no longer holds the lock")
                 self._freshness.lock_seen(asked_at)
                 if asked_at - slot_read_at >= _SLOT_EVERY_S:

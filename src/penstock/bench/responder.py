@@ -1,0 +1,133 @@
+"""A PutRecords responder that does as little as possible, in a process of its own.
+
+It takes every record, keeps none (unless asked to keep requests), and answers as Kinesis does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-amz-json-1.1\r\nContent-Length: %d\r\n\r\n"
+_RECORD = (
+    b'{"SequenceNumber":"49543463076570308322303623326179887152428262250726293522","ShardId":"shardId-0"}'
+)
+_OTHER = b"{}"
+
+
+class _Tally:
+    def __init__(self, *, keep: bool) -> None:
+        self.keep = keep
+        self.records = 0
+        self.requests = 0
+        self.first_at = 0.0
+        self.last_at = 0.0
+        self.kept: list[tuple[float, str]] = []
+
+    def count(self, body: bytes) -> int:
+        records = body.count(b'"PartitionKey":')
+        now = time.time()
+        self.first_at = self.first_at or now
+        self.last_at = now
+        self.records += records
+        self.requests += 1
+        if self.keep:
+            self.kept.append((now, body.decode()))
+        return records
+
+    def report(self) -> bytes:
+        names = ("records", "requests", "first_at", "last_at", "kept")
+        return json.dumps({name: getattr(self, name) for name in names}).encode()
+
+
+class _Connection(asyncio.Protocol):
+    def __init__(self, tally: _Tally) -> None:
+        self._tally = tally
+        self._buffer = bytearray()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        while (head_end := self._buffer.find(b"\r\n\r\n")) >= 0:
+            head = bytes(self._buffer[:head_end]).lower()
+            length = int(head.partition(b"content-length:")[2].split(b"\r\n")[0] or 0)
+            end = head_end + 4 + length
+            if len(self._buffer) < end:
+                return
+            body = bytes(self._buffer[head_end + 4 : end])
+            del self._buffer[:end]
+            self._transport.write(self._answer(head, body))
+
+    def _answer(self, head: bytes, body: bytes) -> bytes:
+        if b"kinesis_20131202.putrecords" in head:
+            records = b",".join([_RECORD] * self._tally.count(body))
+            answer = b'{"FailedRecordCount":0,"Records":[' + records + b"]}"
+        elif head.startswith(b"get /report"):
+            answer = self._tally.report()
+        else:
+            answer = _OTHER
+        return _HEAD % len(answer) + answer
+
+
+async def _serve(*, keep: bool) -> None:
+    loop = asyncio.get_running_loop()
+    tally = _Tally(keep=keep)
+    server = await loop.create_server(lambda: _Connection(tally), "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    # Ends with its parent, whose end of the pipe closes however it ends.
+    await loop.run_in_executor(None, sys.stdin.buffer.read)
+    server.close()
+
+
+class Responder:
+    """The responder as a child process."""
+
+    def __init__(self, *, keep: bool = False) -> None:
+        self._keep = keep
+
+    def __enter__(self) -> Self:
+        command = [sys.executable, "-m", "penstock.bench.responder", *(["--keep"] if self._keep else [])]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self._process.stdout is not None
+        self.url = f"http://127.0.0.1:{int(self._process.stdout.readline())}"
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def report(self) -> dict[str, Any]:
+        """Counts and times of what has come so far."""
+        with urllib.request.urlopen(f"{self.url}/report") as answer:  # noqa: S310 - our own child
+            report: dict[str, Any] = json.load(answer)
+        return report
+
+    def cpu_seconds(self) -> float:
+        """CPU time that the responder has used."""
+        return process_cpu_seconds(self._process.pid)
+
+
+def process_cpu_seconds(pid: int) -> float:
+    """User and system time of a process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--keep", action="store_true")
+    asyncio.run(_serve(keep=parser.parse_args().keep))
