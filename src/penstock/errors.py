@@ -16,6 +16,7 @@
             ├── SlotMismatch          the slot is of another kind, plugin or database
             ├── PluginForbidden       output_plugin_libraries does not list wal2json
             ├── PluginMissing         wal2json is not installed on the server
+            ├── PluginOptionRefused   the server's wal2json doesn't take one of our options
             ├── RoleLacksReplication  the role may not replicate
             ├── WalLevelTooLow        wal_level is not logical
             └── NoSpareSlot           max_replication_slots or max_wal_senders is used up
@@ -81,6 +82,10 @@ class PluginForbidden(NeedsOperator):
 
 class PluginMissing(NeedsOperator):
     """The server has no wal2json library."""
+
+
+class PluginOptionRefused(NeedsOperator):
+    """The server's wal2json doesn't know an option, or not this value of it."""
 
 
 class RoleLacksReplication(NeedsOperator):

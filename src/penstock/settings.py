@@ -140,7 +140,10 @@ class InflightSettings(_Group):
     """How much may be on its way at once."""
 
     max_messages: Count = Field(default=10_000, validation_alias="INFLIGHT_MAX_MESSAGES")
-    max_bytes: Count = Field(default=128 * MIB, validation_alias="INFLIGHT_MAX_BYTES")
+    max_bytes: Annotated[int, whole_number(64 * 1024)] = Field(
+        default=128 * MIB, validation_alias="INFLIGHT_MAX_BYTES"
+    )
+    """The least leaves room for pointers to quarantined records."""
     ack_window_max: Count = Field(default=1_000_000, validation_alias="ACK_WINDOW_MAX")
     """Entries between the frontier and the newest frame, published ones included."""
 

@@ -175,7 +175,7 @@ BAD: list[tuple[str, str, str]] = [
     ("PARTITION_KEY_FALLBACK", "LSN", "must be lsn, table or static"),
     ("PARTITION_KEY_STATIC_VALUE", "\udcff", "must be 1 to 256 characters of UTF-8 text"),
     ("INFLIGHT_MAX_MESSAGES", "0", ONE_OR_MORE),
-    ("INFLIGHT_MAX_BYTES", "128MB", ONE_OR_MORE),
+    ("INFLIGHT_MAX_BYTES", "128MB", "must be a whole number, 65536 or more"),
     ("ACK_WINDOW_MAX", "0", ONE_OR_MORE),
     ("LEADER_LOCK_KEY_DERIVATION", "md5", "must be slot_hash64"),
     ("LEADER_LOCK_KEY_OVERRIDE", "9223372036854775808", BIGINT),
@@ -290,8 +290,8 @@ def test_a_group_can_be_made_by_field_names() -> None:
             "WAL2JSON_INCLUDE_LSN=false: no position in the stream, so readers can't drop repeats",
         ),
         (
-            {"INFLIGHT_MAX_BYTES": "1000"},
-            "INFLIGHT_MAX_BYTES=1000 is less than KINESIS_MAX_RECORD_BYTES=1048576: "
+            {"INFLIGHT_MAX_BYTES": "100000"},
+            "INFLIGHT_MAX_BYTES=100000 is less than KINESIS_MAX_RECORD_BYTES=1048576: "
             "records between the two count as undeliverable",
         ),
         (

@@ -54,6 +54,9 @@ class CaptureApp:
             await self._wait_for_sink()
             while not self._stop.is_set():
                 await self._compete()
+                self._health.end_leadership()
+                if self._health.has(Fault.SINK):
+                    await self._wait_for_sink()
         finally:
             self._health.enter(Phase.STOPPED)
             await ops.stop()

@@ -20,6 +20,7 @@ from penstock.kinesis.client import RecordSink
 from penstock.lsn import format_lsn
 from penstock.ops.health import Health, Phase
 from penstock.ops.metrics import CaptureMetrics
+from penstock.postgres import protocol
 from penstock.postgres.catalog import Catalog
 from penstock.postgres.connection import connect, connect_replication, connection_parameters, one_line
 from penstock.postgres.freshness import Freshness
@@ -192,13 +193,15 @@ class Leadership:
         self._metrics.leaderships.inc()
         _log.info("streaming", **describe(slot))
         try:
-            await self._run_together(pipeline, watchdog, gauges)
+            await self._run_together(pipeline, watchdog, gauges, freshness)
         finally:
             self._memory.saw(pipeline.feedback.confirmed_lsn)
             self._hang_up()
             await pipeline.publisher.close()
 
-    async def _run_together(self, pipeline: Pipeline, watchdog: Watchdog, gauges: Gauges) -> None:
+    async def _run_together(
+        self, pipeline: Pipeline, watchdog: Watchdog, gauges: Gauges, freshness: Freshness
+    ) -> None:
         """The first failure ends all; a stop drains."""
         try:
             async with asyncio.TaskGroup() as group:
@@ -215,13 +218,13 @@ class Leadership:
                     start(gauges.run(), "gauges"),
                 ]
                 await self._stop.wait()
-                await self._drain(pipeline, reader)
+                await self._drain(pipeline, reader, freshness)
                 for task in others:
                     task.cancel()
         except BaseExceptionGroup as failures:
             raise _most_telling(failures) from failures
 
-    async def _drain(self, pipeline: Pipeline, reader: asyncio.Task[None]) -> None:
+    async def _drain(self, pipeline: Pipeline, reader: asyncio.Task[None], freshness: Freshness) -> None:
         self._health.enter(Phase.DRAINING)
         _log.info("draining", pending=pipeline.tracker.pending_count)
         reader.cancel()
@@ -231,21 +234,24 @@ class Leadership:
                 await pipeline.publisher.drained()
         except TimeoutError:
             _log.warning("drain_incomplete", pending=pipeline.tracker.pending_count)
-        await self._last_word(pipeline)
+        await self._last_word(pipeline, freshness)
         _log.info("drained", confirmed_lsn=format_lsn(pipeline.feedback.confirmed_lsn))
 
-    async def _last_word(self, pipeline: Pipeline) -> None:
+    async def _last_word(self, pipeline: Pipeline, freshness: Freshness) -> None:
         """Send the last status and see it answered.
 
         Closing a socket with unread data resets the connection, and the server might then lose a status
         that it has not read. So frames are read and forgotten until one comes that was sent after it.
         """
         assert self._stream is not None, "draining a stream"
+        sent_at = time.monotonic()
         pipeline.feedback.send(reply_requested=True)
         try:
             async with asyncio.timeout(_LAST_WORD_S):
-                while not any(frame[0] == ord("k") for frame in await self._stream.read()):
-                    pass
+                while True:
+                    server_time_us = protocol.server_time_us((await self._stream.read())[-1])
+                    if freshness.on_our_clock(protocol.unix_seconds(server_time_us)) >= sent_at:
+                        return
         except (TimeoutError, PenstockError):
             _log.info("last_status_unanswered")
 
@@ -274,7 +280,7 @@ class Leadership:
 
 
 def _most_telling(failures: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Of several failures, the first of ours: others follow from closed connections."""
+    """Of several failures, one that isn't ours (a bug); else the first: the others follow from it."""
     flat: list[BaseException] = []
     rest: list[BaseException] = [failures]
     while rest:

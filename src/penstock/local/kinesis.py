@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
+import contextlib
 import os
 import subprocess
 import sys
@@ -175,11 +177,14 @@ def main() -> None:
     options = parser.parse_args()
     from penstock.local.kinesis_emulator import serve  # moto: only the emulator's own process pays for it
 
-    serve(
-        options.port,
-        max_record_bytes=options.max_record_bytes,
-        until_stdin_closes=options.until_stdin_closes,
-    )
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(
+            serve(
+                options.port,
+                max_record_bytes=options.max_record_bytes,
+                until_stdin_closes=options.until_stdin_closes,
+            )
+        )
 
 
 if __name__ == "__main__":

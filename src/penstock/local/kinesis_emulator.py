@@ -6,28 +6,29 @@ moto's own shards, because moto
 - walks over all records of a shard for each record put, and spends milliseconds on each page read,
 - goes on writing to shards that were closed by a split or a merge,
 - still refuses requests over 5 MiB, where Kinesis now takes 10.
+
+One event loop serves all connections, so that no two writes meet, and keeps them alive as Kinesis does.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
-import io
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
+from aiohttp import web
 from moto.core.exceptions import JsonRESTError
 from moto.core.models import DEFAULT_ACCOUNT_ID
 from moto.kinesis.exceptions import InvalidArgumentError
 from moto.kinesis.models import KinesisBackend, Record, Shard, Stream, kinesis_backends
 from moto.kinesis.utils import compose_shard_iterator, decompose_shard_iterator
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
-from werkzeug.serving import WSGIRequestHandler, make_server
+from werkzeug.test import Client
 
 MAX_REQUEST_BYTES = 10 * 1024 * 1024
 MAX_REQUEST_RECORDS = 500
@@ -36,7 +37,6 @@ MAX_PAGE_RECORDS = 10_000
 _PUT_RECORDS = "Kinesis_20131202.PutRecords"
 _GET_RECORDS = "Kinesis_20131202.GetRecords"
 _JSON = "application/x-amz-json-1.1"
-_WRITING = threading.Lock()
 
 
 class _Invalid(JsonRESTError):
@@ -44,40 +44,42 @@ class _Invalid(JsonRESTError):
         super().__init__("ValidationException", f"1 validation error detected: {message}")
 
 
-class KinesisApplication:
-    """A WSGI application: PutRecords and GetRecords here, all else by moto."""
+class Emulator:
+    """Answers Kinesis' JSON calls: PutRecords and GetRecords itself, all else through moto."""
 
     def __init__(self, max_record_bytes: int) -> None:
         self._max_record_bytes = max_record_bytes
-        self._moto = DomainDispatcherApplication(create_backend_app)
+        self._moto = Client(DomainDispatcherApplication(create_backend_app))
 
-    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        # Whatever comes of the request, its body must not stay behind on a connection that is kept alive.
-        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
-        backend, target = _backend(environ), environ.get("HTTP_X_AMZ_TARGET")
+    async def handle(self, request: web.BaseRequest) -> web.Response:
+        """Answer one request."""
+        body = await request.content.read()
+        backend, target = _backend(request), request.headers.get("X-Amz-Target")
         if backend is None or target not in (_PUT_RECORDS, _GET_RECORDS):
-            answer: Iterable[bytes] = self._moto({**environ, "wsgi.input": io.BytesIO(body)}, start_response)
-            return answer
+            return self._ask_moto(request, body)
         serve = self._put_records if target == _PUT_RECORDS else _get_records
-        status = "200 OK"
         try:
             content = msgspec.json.encode(serve(backend, msgspec.json.decode(body)))
         except JsonRESTError as refusal:
-            status, content = "400 Bad Request", str(refusal.description).encode()
-        start_response(status, [("Content-Type", _JSON), ("Content-Length", str(len(content)))])
-        return [content]
+            return web.Response(status=400, text=str(refusal.description), content_type=_JSON)
+        return web.Response(body=content, content_type=_JSON)
+
+    def _ask_moto(self, request: web.BaseRequest, body: bytes) -> web.Response:
+        answer = self._moto.open(
+            request.path_qs, method=request.method, headers=list(request.headers.items()), data=body
+        )
+        return web.Response(status=answer.status_code, body=answer.get_data(), content_type=_JSON)
 
     def _put_records(self, backend: KinesisBackend, request: dict[str, Any]) -> dict[str, Any]:
         stream = backend.describe_stream(request.get("StreamARN"), request.get("StreamName"))
         records = request["Records"]
         self._check_sizes(records)
         arrived = time.time()
-        with _WRITING:
-            placed = []
-            for record in records:
-                shard = _shard_for(stream, record)
-                number = _append(shard, record, arrived)
-                placed.append({"SequenceNumber": str(number), "ShardId": shard.shard_id})
+        placed = []
+        for record in records:
+            shard = _shard_for(stream, record)
+            number = _append(shard, record, arrived)
+            placed.append({"SequenceNumber": str(number), "ShardId": shard.shard_id})
         return {"FailedRecordCount": 0, "Records": placed}
 
     def _check_sizes(self, records: list[dict[str, Any]]) -> None:
@@ -142,41 +144,21 @@ def _get_records(backend: KinesisBackend, request: dict[str, Any]) -> dict[str, 
     }
 
 
-def _backend(environ: dict[str, Any]) -> KinesisBackend | None:
+def _backend(request: web.BaseRequest) -> KinesisBackend | None:
     """The backend of the region that the request was signed for; None if it was not signed for Kinesis."""
-    scope = environ.get("HTTP_AUTHORIZATION", "").partition("Credential=")[2].split(",")[0].split("/")
+    authorization = request.headers.get("Authorization", "")
+    scope = authorization.partition("Credential=")[2].split(",")[0].split("/")
     if len(scope) != 5 or scope[3] != "kinesis":
         return None
     return kinesis_backends[DEFAULT_ACCOUNT_ID][scope[2]]
 
 
-class _Handler(WSGIRequestHandler):
-    """Keeps connections alive, as Kinesis does, and keeps quiet."""
-
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-
-    def send_header(self, keyword: str, value: str) -> None:
-        # werkzeug closes each connection, lest an application leave a body unread; ours reads them all.
-        # And moto sends a Server header of its own: strict clients refuse a second one.
-        if (keyword, value) != ("Connection", "close") and keyword != "Server":
-            super().send_header(keyword, value)
-
-    def log(self, *_: Any) -> None:
-        """Say nothing: a line a request would drown the output of tests."""
-
-
-def serve(port: int, *, max_record_bytes: int, until_stdin_closes: bool) -> None:
+async def serve(port: int, *, max_record_bytes: int, until_stdin_closes: bool) -> None:
     """Serve on 127.0.0.1 (port 0: any), print the port, and end with standard input if that is asked for."""
-    server = make_server(
-        "127.0.0.1", port, KinesisApplication(max_record_bytes), threaded=True, request_handler=_Handler
-    )
+    http = web.Server(Emulator(max_record_bytes).handle, access_log=None)
+    listener = await asyncio.get_running_loop().create_server(http, "127.0.0.1", port)
+    print(listener.sockets[0].getsockname()[1], flush=True)
     if until_stdin_closes:
-
-        def end_with_parent() -> None:
-            sys.stdin.read()
-            server.shutdown()
-
-        threading.Thread(target=end_with_parent, daemon=True).start()
-    print(server.port, flush=True)
-    server.serve_forever()
+        await asyncio.to_thread(sys.stdin.read)
+    else:
+        await asyncio.Event().wait()

@@ -85,6 +85,15 @@ class Health:
         """A condition has ended."""
         self._faults.pop(fault, None)
 
+    def end_leadership(self) -> None:
+        """What only a leader can suffer from is over; another may lead now."""
+        for fault in (Fault.BLOCKED, Fault.QUARANTINE):
+            self.clear_fault(fault)
+
+    def has(self, fault: Fault) -> bool:
+        """Whether a condition holds."""
+        return fault in self._faults
+
     def note_frontier(self, frontier_lsn: int, pending: int, now: float) -> None:
         """Where the frontier is, and how much waits behind it; called every second while leading."""
         if frontier_lsn != self._frontier or pending == 0:

@@ -35,7 +35,11 @@ class Freshness:
         difference = now - server_time_s
         if self._clock_difference_s is None or difference < self._clock_difference_s:
             self._clock_difference_s = difference
-        self.lock_seen(server_time_s + self._clock_difference_s)
+        self.lock_seen(self.on_our_clock(server_time_s))
+
+    def on_our_clock(self, server_time_s: float) -> float:
+        """The moment at which the server's clock showed this, as far as this connection has shown."""
+        return server_time_s + (self._clock_difference_s or 0.0)
 
     def lock_seen(self, asked_at: float) -> None:
         """The watchdog asked at this moment and saw our lock."""

@@ -53,6 +53,11 @@ def parse_frame(frame: bytes | memoryview) -> XLogData | Keepalive:
     raise ProtocolViolation(f"unknown replication frame: tag {shown}, {len(frame)} bytes")
 
 
+def server_time_us(frame: bytes | memoryview) -> int:
+    """When the server sent a frame, on its clock."""
+    return parse_frame(frame).server_time_us
+
+
 def status_update(*, write: int, flush: int, now_unix_s: float, reply_requested: bool = False) -> bytes:
     """Build an `r` frame: `write` is what we received, `flush` (and apply) what is durable."""
     time_us = int((now_unix_s - _POSTGRES_EPOCH_S) * 1_000_000)

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import pytest
+
+from penstock.kinesis.outcome import (
+    RECORD_FAULT_CODES,
+    STREAM_FAULT_CODES,
+    Failed,
+    Outcome,
+    Refused,
+    classify_error,
+    judge,
+)
+
+ACCEPTED, SLIPPED, RETRY, UNDELIVERABLE = (
+    Outcome.ACCEPTED,
+    Outcome.SLIPPED,
+    Outcome.RETRY,
+    Outcome.UNDELIVERABLE,
+)
+THROTTLED = "ProvisionedThroughputExceededException"
+BROKEN = "InternalFailure"
+INVALID = "ValidationException"
+
+
+@pytest.mark.parametrize(
+    ("keys", "codes", "outcomes"),
+    [
+        pytest.param("aba", [None, None, None], [ACCEPTED] * 3, id="all taken"),
+        pytest.param("aba", [THROTTLED, None, None], [RETRY, ACCEPTED, SLIPPED], id="a later one slips"),
+        pytest.param("aba", [None, None, BROKEN], [ACCEPTED, ACCEPTED, RETRY], id="an earlier one stays"),
+        pytest.param("aaa", [None, BROKEN, None], [ACCEPTED, RETRY, SLIPPED], id="in the middle"),
+        pytest.param("aaa", [THROTTLED] * 3, [RETRY, SLIPPED, SLIPPED], id="all fail: the first retries"),
+        pytest.param("abab", [BROKEN, BROKEN, None, None], [RETRY, RETRY, SLIPPED, SLIPPED], id="two keys"),
+        pytest.param("aab", [INVALID, None, None], [UNDELIVERABLE, SLIPPED, ACCEPTED], id="its own fault"),
+        pytest.param("aa", [BROKEN, INVALID], [RETRY, SLIPPED], id="a fault behind a failure waits"),
+        pytest.param("aa", [INVALID, INVALID], [UNDELIVERABLE, SLIPPED], id="one fault a key at a time"),
+        pytest.param("a", ["SomethingNew"], [RETRY], id="an unknown code is transient"),
+        pytest.param("", [], [], id="nothing"),
+    ],
+)
+def test_judgement(keys: str, codes: Sequence[str | None], outcomes: Sequence[Outcome]) -> None:
+    assert judge(keys, codes) == outcomes
+
+
+def test_accepted_are_exactly_the_taken_records_before_the_first_failure_of_their_key() -> None:
+    for keys in itertools.product("ab", repeat=4):
+        for codes in itertools.product([None, THROTTLED, INVALID], repeat=4):
+            outcomes = judge(keys, codes)
+            for place, (key, outcome) in enumerate(zip(keys, outcomes, strict=True)):
+                own = [code for k, code in zip(keys[: place + 1], codes, strict=False) if k == key]
+                assert (outcome is ACCEPTED) == (not any(own))
+                assert (outcome is SLIPPED) == any(own[:-1])
+
+
+@pytest.mark.parametrize("codes", [[None], [None] * 3])
+def test_an_answer_for_another_number_of_records_is_no_answer(codes: Sequence[str | None]) -> None:
+    with pytest.raises(ValueError, match="2"):
+        judge("ab", codes)
+
+
+@pytest.mark.parametrize("code", sorted(RECORD_FAULT_CODES))
+def test_what_a_record_is_refuses_the_request(code: str) -> None:
+    assert classify_error(code, "why") == Refused(code, "why")
+
+
+@pytest.mark.parametrize("code", sorted(STREAM_FAULT_CODES))
+def test_what_the_stream_is_fails_it_loudly(code: str) -> None:
+    assert classify_error(code, "why") == Failed(code, "why", stream_fault=True)
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["ProvisionedThroughputExceededException", "ThrottlingException", "KMSThrottlingException"]
+    + ["InternalFailure", "ServiceUnavailable", "HTTP500", "HTTP503", "SomethingNew", ""],
+)
+def test_anything_else_is_transient(code: str) -> None:
+    assert classify_error(code, "why") == Failed(code, "why", stream_fault=False)
+
+
+def test_no_code_means_two_things() -> None:
+    assert not RECORD_FAULT_CODES & STREAM_FAULT_CODES

@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from penstock.kinesis.partition_key import (
+    MAX_KEY_CHARACTERS,
+    Fallback,
+    PartitionKeys,
+    Relation,
+    UnknownRelation,
+)
+
+WAL_START = 0x16_B374D848
+WAL_TEXT = "16/B374D848"
+ID_PK = ({"name": "id", "type": "integer"},)
+
+
+def payload(
+    action: str = "I",
+    *,
+    schema: str = "public",
+    table: str = "t",
+    columns: Mapping[str, object] | None = None,
+    identity: Mapping[str, object] | None = None,
+    pk: Sequence[Mapping[str, str]] | None = ID_PK,
+) -> bytes:
+    """A frame as wal2json writes it: no spaces, and members in its order."""
+    frame: dict[str, object] = {"action": action, "schema": schema, "table": table}
+    for member, values in (("columns", columns), ("identity", identity)):
+        if values is not None:
+            frame[member] = [{"name": n, "type": "text", "value": v} for n, v in values.items()]
+    if pk is not None:
+        frame["pk"] = list(pk)
+    return json.dumps(frame, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+class Catalog:
+    """Key columns by table name, and the questions that were asked."""
+
+    def __init__(self, **columns: Sequence[str]) -> None:
+        self.columns = columns
+        self.asked: list[Relation] = []
+
+    def key(self, keys: PartitionKeys, frame: bytes) -> str:
+        """What the reader does: ask, learn, try again."""
+        try:
+            return keys.key(frame, WAL_START)
+        except UnknownRelation as unknown:
+            self.asked.append(unknown.relation)
+            keys.learn(unknown.relation, self.columns.get(unknown.relation.table, ()))
+            return keys.key(frame, WAL_START)
+
+
+def by_primary_key(fallback: Fallback = Fallback.LSN) -> PartitionKeys:
+    return PartitionKeys(by_primary_key=True, fallback=fallback, static="everything")
+
+
+def key(frame: bytes, *names: str, fallback: Fallback = Fallback.LSN) -> str:
+    return Catalog(t=names).key(by_primary_key(fallback), frame)
+
+
+@pytest.mark.parametrize(
+    ("action", "columns", "identity", "expected"),
+    [
+        pytest.param("I", {"id": 7, "v": "x"}, None, "public.t/7", id="insert"),
+        pytest.param("U", {"id": 7, "v": "y"}, {"id": 7}, "public.t/7", id="update"),
+        pytest.param("U", {"id": 8, "v": "y"}, {"id": 7}, "public.t/8", id="key change: the new key"),
+        pytest.param("U", {"v": "y"}, {"id": 7}, "public.t/7", id="a key column in TOAST, unchanged"),
+        pytest.param("D", None, {"id": 7}, "public.t/7", id="delete"),
+    ],
+)
+def test_one_row_has_one_key_whatever_happens_to_it(
+    action: str, columns: Mapping[str, object] | None, identity: Mapping[str, object] | None, expected: str
+) -> None:
+    assert key(payload(action, columns=columns, identity=identity), "id") == expected
+
+
+def test_values_stand_in_the_order_of_the_index() -> None:
+    row = {"a": 1, "b": "two", "c": 3}
+
+    assert key(payload(columns=row), "c", "a", "b") == "public.t/3,1,two"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("plain", "plain"),
+        ("a_b-c.d~e", "a_b-c.d~e"),
+        ("a,b/c d", "a%2Cb%2Fc%20d"),
+        ("%2C", "%252C"),
+        ('q"q\\', "q%22q%5C"),
+        ("Zoë", "Zo%C3%AB"),
+        ("日", "%E6%97%A5"),
+        ("٣", "%D9%A3"),
+        ("😀", "%F0%9F%98%80"),
+        ("", ""),
+        ("line\nbreak\0", "line%0Abreak%00"),
+        (-5, "-5"),
+        (0, "0"),
+        (1.5, "1.5"),
+        (True, "true"),
+        (None, "null"),
+    ],
+)
+def test_values_are_percent_encoded(value: object, text: str) -> None:
+    assert key(payload(columns={"id": value}), "id") == f"public.t/{text}"
+
+
+def test_numbers_are_exact() -> None:
+    frame = payload(columns={"id": 0}).replace(b'"value":0', b'"value":12345678901234567890.10')
+
+    assert key(frame, "id") == "public.t/12345678901234567890.10"
+
+
+def test_bytes_that_are_no_utf8_still_tell_rows_apart() -> None:
+    """A SQL_ASCII database hands out what was put in."""
+    frame = payload(columns={"id": "x"})
+
+    assert key(frame.replace(b'"value":"x"', b'"value":"\xe9\\n\\"A"'), "id") == "public.t/%E9%0A%22A"
+    assert key(frame.replace(b'"value":"x"', b'"value":"\xe8"'), "id") == "public.t/%E8"
+
+
+def test_names_are_encoded_too() -> None:
+    frame = payload(schema="my schema", table="t/x", columns={"id": 1})
+
+    assert Catalog(**{"t/x": ["id"]}).key(by_primary_key(), frame) == "my%20schema.t%2Fx/1"
+
+
+def test_a_comma_in_a_value_is_no_border_between_values() -> None:
+    rows = [{"a": "1,2", "b": "3"}, {"a": "1", "b": "2,3"}]
+
+    assert len({key(payload(columns=row), "a", "b") for row in rows}) == 2
+
+
+def test_a_key_is_as_long_as_kinesis_allows() -> None:
+    longest = "x" * (MAX_KEY_CHARACTERS - len("public.t/"))
+
+    assert key(payload(columns={"id": longest}), "id") == f"public.t/{longest}"
+
+
+def test_a_longer_key_is_hashed_and_stays_one_a_row() -> None:
+    long_ones = ["x" * 300, "x" * 299 + "y"]
+
+    hashed = [key(payload(columns={"id": value}), "id") for value in long_ones]
+
+    assert all(len(one) == 64 and one.isalnum() for one in hashed)
+    assert hashed[0] != hashed[1]
+    assert hashed[0] == key(payload("D", identity={"id": long_ones[0]}), "id")
+
+
+def test_the_length_that_counts_is_that_of_the_encoded_key() -> None:
+    assert len(key(payload(columns={"id": "ë" * 100}), "id")) == 64
+
+
+def test_the_replica_identity_index_counts_for_every_action() -> None:
+    """REPLICA IDENTITY USING INDEX: the catalog names other columns than the frame's `pk`."""
+    insert = payload(columns={"id": 1, "email": "e"})
+    delete = payload("D", identity={"email": "e"})
+
+    assert key(insert, "email") == key(delete, "email") == "public.t/e"
+
+
+def test_without_an_index_in_the_catalog_the_frame_is_believed() -> None:
+    """The table may be gone by now."""
+    assert key(payload(columns={"id": 3})) == "public.t/3"
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pytest.param(payload(columns={"v": 1}, pk=[]), id="no primary key"),
+        pytest.param(payload(columns={"v": 1}, pk=None), id="no pk member"),
+        pytest.param(payload(columns={"v": 1}), id="the key is not in the frame"),
+        pytest.param(payload("T", pk=None), id="truncate"),
+        pytest.param(b'{"action":"I","schema":"public","table":"t","pk":null}', id="a strange pk member"),
+    ],
+)
+def test_a_frame_without_a_key_goes_by_the_fallback(frame: bytes) -> None:
+    assert key(frame) == WAL_TEXT
+    assert key(frame, fallback=Fallback.TABLE) == "public.t"
+    assert key(frame, fallback=Fallback.STATIC) == "everything"
+
+
+@pytest.mark.parametrize("frame", [b"", b"\xff", b'{"action":"I"', b"[]", b'{"action":"I","table":"\xe9"}'])
+def test_a_payload_that_cannot_be_read_goes_by_the_fallback(frame: bytes) -> None:
+    assert key(frame, "id") == WAL_TEXT
+    assert key(frame, "id", fallback=Fallback.TABLE) == WAL_TEXT, "there is no table to name"
+    assert key(frame, "id", fallback=Fallback.STATIC) == "everything"
+
+
+def test_the_catalog_is_asked_once_a_relation() -> None:
+    catalog = Catalog(t=["id"], u=["id"])
+    keys = by_primary_key()
+
+    for table in ("t", "u", "t", "u"):
+        catalog.key(keys, payload(table=table, columns={"id": 1}))
+
+    assert [relation.table for relation in catalog.asked] == ["t", "u"]
+
+
+def test_a_changed_primary_key_is_looked_up_again() -> None:
+    catalog = Catalog(t=["id"])
+    keys = by_primary_key()
+    assert catalog.key(keys, payload(columns={"id": 1, "code": "c"})) == "public.t/1"
+
+    catalog.columns["t"] = ["code"]
+    changed = payload(columns={"id": 1, "code": "c"}, pk=[{"name": "code", "type": "text"}])
+
+    assert catalog.key(keys, changed) == "public.t/c"
+
+
+def test_the_unknown_relation_says_what_to_ask_for() -> None:
+    with pytest.raises(UnknownRelation) as raised:
+        by_primary_key().key(payload(schema="s", table="t", columns={"id": 1}), WAL_START)
+
+    assert raised.value.relation == Relation("s", "t", b'[{"name":"id","type":"integer"}]')
+
+
+@pytest.mark.parametrize(
+    ("fallback", "expected"),
+    [(Fallback.LSN, WAL_TEXT), (Fallback.TABLE, "public.t"), (Fallback.STATIC, "everything")],
+)
+def test_fallback_mode_asks_nobody(fallback: Fallback, expected: str) -> None:
+    keys = PartitionKeys(by_primary_key=False, fallback=fallback, static="everything")
+
+    assert keys.key(payload(columns={"id": 1}), WAL_START) == expected
+
+
+def test_a_long_table_name_is_hashed_in_the_fallback_too() -> None:
+    frame = payload(table="ë" * 60, columns={"id": 1})
+    keys = PartitionKeys(by_primary_key=False, fallback=Fallback.TABLE)
+
+    assert len(keys.key(frame, WAL_START)) == 64
+
+
+@pytest.mark.parametrize("fallback", [Fallback.LSN, Fallback.TABLE])
+def test_a_frame_without_a_table_has_the_lsn(fallback: Fallback) -> None:
+    assert by_primary_key(fallback).fallback(WAL_START) == WAL_TEXT

@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import pytest
+
+from penstock.postgres.wal2json import (
+    BEGIN,
+    COMMIT,
+    MESSAGE,
+    Unreadable,
+    action_of,
+    decode_boundary,
+    decode_change,
+    primary_key_columns,
+    replication_options,
+    summarise,
+)
+
+UPDATE = (
+    b'{"action":"U","timestamp":"2026-01-01 00:00:00+00","lsn":"0/1923F50","schema":"public","table":"t",'
+    b'"columns":[{"name":"id","type":"bigint","value":12345678901234567890123},'
+    b'{"name":"v","type":"text","value":"a\\"b"},{"name":"n","type":"numeric","value":null}],'
+    b'"identity":[{"name":"id","type":"bigint","value":7}],"pk":[{"name":"id","type":"bigint"}]}'
+)
+DAMAGED = [
+    pytest.param(b"", id="empty"),
+    pytest.param(b'{"action":"I","schema":"public"', id="cut off"),
+    pytest.param(b'{"action":"I","type":"my"type"}', id="a type name with a quote"),
+    pytest.param(b"[]", id="not an object"),
+    pytest.param(b'{"action":"I","schema":"\xe9"}', id="not UTF-8"),
+    pytest.param(b'{"action":"I","schema":7}', id="a number for a name"),
+]
+
+
+@pytest.mark.parametrize(
+    ("payload", "action"),
+    [
+        (b'{"action":"B","lsn":"0/1"}', BEGIN),
+        (b'{"action":"C","lsn":"0/1"}', COMMIT),
+        (b'{"action":"M","transactional":false}', MESSAGE),
+        (UPDATE, ord("U")),
+        (b'{"action":"T"}', ord("T")),
+        (b'{"action":"', None),
+        (b'{"lsn":"0/1","action":"B"}', None),
+        (b'{"change":[]}', None),
+        (b"\xff\xfe", None),
+        (b"", None),
+    ],
+)
+def test_action(payload: bytes, action: int | None) -> None:
+    assert action_of(payload) == action
+    assert action_of(memoryview(payload)) == action
+
+
+def test_a_change_keeps_names_as_text_and_values_as_json() -> None:
+    change = decode_change(UPDATE)
+
+    assert (change.schema, change.table) == ("public", "t")
+    assert [(column.name, bytes(column.value)) for column in change.columns] == [
+        ("id", b"12345678901234567890123"),
+        ("v", b'"a\\"b"'),
+        ("n", b"null"),
+    ]
+    assert [(column.name, bytes(column.value)) for column in change.identity] == [("id", b"7")]
+    assert bytes(change.pk) == b'[{"name":"id","type":"bigint"}]'
+
+
+def test_what_a_frame_leaves_out_is_empty() -> None:
+    truncate = decode_change(b'{"action":"T","schema":"public","table":"t"}')
+
+    assert (truncate.columns, truncate.identity, bytes(truncate.pk)) == ([], [], b"")
+
+
+def test_values_may_be_any_bytes_in_a_sql_ascii_database() -> None:
+    change = decode_change(b'{"schema":"s","table":"t","columns":[{"name":"id","value":"\xe9"}]}')
+
+    assert bytes(change.columns[0].value) == b'"\xe9"'
+
+
+@pytest.mark.parametrize("payload", DAMAGED)
+def test_a_damaged_change_is_unreadable(payload: bytes) -> None:
+    with pytest.raises(Unreadable):
+        decode_change(payload)
+
+
+def test_a_boundary_has_the_commit_lsn_and_the_end_lsn() -> None:
+    boundary = decode_boundary(b'{"action":"B","xid":9,"lsn":"0/1925708","nextlsn":"1/1925DE0"}')
+
+    assert (boundary.commit_lsn, boundary.end_lsn) == (0x1925708, 0x1_01925DE0)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        *DAMAGED,
+        pytest.param(b'{"action":"B"}', id="no LSNs: include-lsn is off"),
+        pytest.param(b'{"action":"B","lsn":"0/1"}', id="no end LSN"),
+    ],
+)
+def test_a_damaged_boundary_is_unreadable(payload: bytes) -> None:
+    with pytest.raises(Unreadable):
+        decode_boundary(payload)
+
+
+def test_a_boundary_with_a_strange_lsn_is_refused() -> None:
+    boundary = decode_boundary(b'{"action":"B","lsn":"here","nextlsn":"there"}')
+
+    with pytest.raises(ValueError, match="not an LSN"):
+        _ = boundary.commit_lsn
+    with pytest.raises(ValueError, match="not an LSN"):
+        _ = boundary.end_lsn
+
+
+def test_a_summary_names_the_change_and_holds_no_values() -> None:
+    summary = summarise(UPDATE)
+
+    assert (summary.action, summary.schema, summary.table, summary.lsn) == ("U", "public", "t", "0/1923F50")
+    assert summary.__struct_fields__ == ("action", "schema", "table", "lsn")
+
+
+@pytest.mark.parametrize("payload", DAMAGED)
+def test_a_damaged_payload_has_an_empty_summary(payload: bytes) -> None:
+    summary = summarise(payload)
+
+    assert (summary.action, summary.schema, summary.table, summary.lsn) == (None, None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("pk", "names"),
+    [
+        (b'[{"name":"b","type":"text"},{"name":"a","type":"integer"}]', ("b", "a")),
+        (b"[]", ()),
+        (b"", ()),
+        (b"null", ()),
+        (b'[{"type":"text"}]', ()),
+        (b'[{"name":"\xe9"}]', ()),
+    ],
+)
+def test_primary_key_columns(pk: bytes, names: tuple[str, ...]) -> None:
+    assert primary_key_columns(pk) == names
+
+
+def test_options_are_what_wal2json_calls_them() -> None:
+    options = replication_options(include_timestamp=True, include_lsn=True, include_pk=True)
+
+    assert options == {
+        "format-version": "2",
+        "include-transaction": "true",
+        "include-timestamp": "true",
+        "include-lsn": "true",
+        "include-pk": "true",
+        "include-xids": "false",
+        "include-types": "true",
+    }
+
+
+def test_options_that_are_off_say_so_and_transactions_are_never_off() -> None:
+    options = replication_options(
+        include_timestamp=False, include_lsn=False, include_pk=False, include_xids=True, include_types=False
+    )
+
+    assert {name for name, value in options.items() if value == "false"} == {
+        "include-timestamp",
+        "include-lsn",
+        "include-pk",
+        "include-types",
+    }
+    assert (options["include-transaction"], options["include-xids"]) == ("true", "true")
+
+
+def test_options_that_old_servers_do_not_know_are_named_only_when_they_are_on() -> None:
+    usual = {"include_timestamp": True, "include_lsn": True, "include_pk": True}
+
+    options = replication_options(
+        **usual, numeric_as_string=True, add_tables="public.a,public.b", filter_tables="*.tmp"
+    )
+
+    assert options == replication_options(**usual) | {
+        "numeric-data-types-as-string": "true",
+        "add-tables": "public.a,public.b",
+        "filter-tables": "*.tmp",
+    }
