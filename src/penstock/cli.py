@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from penstock.errors import PenstockError
 from penstock.settings import SettingsError, load_capture_settings
@@ -41,7 +42,31 @@ def _parser() -> argparse.ArgumentParser:
         "capture", help="carry changes to a Kinesis stream; settings come from the environment"
     )
     capture.set_defaults(run=_capture)
+
+    bench = commands.add_parser("bench", help="measure this machine, side by side with a baseline")
+    benches = bench.add_subparsers(required=True, metavar="WHAT")
+    bench_capture = benches.add_parser("capture", help="throughput, latency, memory of capture")
+    bench_capture.add_argument("--changes", type=int, default=300_000, help="size of the backlog")
+    bench_capture.add_argument("--rounds", type=int, default=3, help="how often the backlog is measured")
+    bench_capture.add_argument(
+        "--outage-minutes", type=float, default=10.0, help="length of the sink outage; 0 leaves it out"
+    )
+    bench_capture.add_argument("--markdown", type=Path, help="also write the table to this file")
+    bench_capture.add_argument("--plot", type=Path, help="write memory during the outage to this SVG file")
+    bench_capture.set_defaults(run=_bench_capture)
     return parser
+
+
+def _bench_capture(arguments: argparse.Namespace) -> int:
+    from penstock.bench.app import bench_capture
+
+    return bench_capture(
+        changes=arguments.changes,
+        rounds=arguments.rounds,
+        outage_minutes=arguments.outage_minutes,
+        markdown=arguments.markdown,
+        plot=arguments.plot,
+    )
 
 
 def _capture(arguments: argparse.Namespace) -> int:

@@ -59,12 +59,13 @@ def keys_of(request: Request) -> set[str]:
     return {event.partition_key for event in request.events}
 
 
+def backoff(attempt: int) -> float:
+    return min(float(attempt + 1), LONGEST_BACKOFF_S)
+
+
 def new_plan() -> PublishPlan:
-    return PublishPlan(
-        batcher=MicroBatcher(max_records=MAX_RECORDS, max_bytes=MAX_BYTES, max_delay_s=MAX_DELAY_S),
-        max_requests=MAX_REQUESTS,
-        backoff=lambda attempt: min(float(attempt + 1), LONGEST_BACKOFF_S),
-    )
+    batcher = MicroBatcher(max_records=MAX_RECORDS, max_bytes=MAX_BYTES, max_delay_s=MAX_DELAY_S)
+    return PublishPlan(batcher=batcher, max_requests=MAX_REQUESTS, backoff=backoff)
 
 
 poisons = st.sampled_from([None] * 9 + list(Poison))
@@ -92,7 +93,7 @@ class PlanMachine(RuleBasedStateMachine):
         self.undeliverable: list[ChangeEvent] = []
         self.replaced: set[int] = set()
         self.received_at: dict[int, float] = {}
-        self.failed_at: dict[str, float] = {}
+        self.not_before: dict[str, float] = {}
         self.plan.add([self.received(change) for change in again])
 
     def received(self, change: Change) -> ChangeEvent:
@@ -133,6 +134,8 @@ class PlanMachine(RuleBasedStateMachine):
         assert 1 <= len(request.events) <= MAX_RECORDS
         size = sum(event.record_size_bytes for event in request.events)
         assert size <= MAX_BYTES or len(request.events) == 1
+        assert not any(event.fault for event in request.events)
+        assert all(self.now >= self.not_before.get(key, 0.0) for key in keys_of(request)), "no backoff"
         assert not any(keys_of(request) & keys_of(other) for other in self.under_way)
         self.under_way.append(request)
 
@@ -148,17 +151,15 @@ class PlanMachine(RuleBasedStateMachine):
     def answer(self, which: int, fails: Sequence[bool]) -> None:
         request = self.under_way.pop(which % len(self.under_way))
         if self.refuses(request):
-            self.failed_at |= dict.fromkeys(keys_of(request), self.now)
+            self.not_before |= dict.fromkeys(keys_of(request), self.now)
             self.settled(self.plan.refuse(request, self.now))
             return
         codes = [self.take_one(event, fail) for event, fail in zip(request.events, fails, strict=False)]
-        for event, code in zip(request.events, codes, strict=True):
-            if code is None:
-                self.failed_at.pop(event.partition_key, None)
-        for event, code in zip(request.events, codes, strict=True):
-            if code is not None:
-                self.failed_at[event.partition_key] = self.now
+        for key in keys_of(request):
+            self.not_before.pop(key, None)
         if any(codes):
+            failed = {event.partition_key for event, code in zip(request.events, codes, strict=True) if code}
+            self.not_before |= dict.fromkeys(failed, self.now + backoff(request.attempt))
             keys = [event.partition_key for event in request.events]
             self.settled(self.plan.settle(request, judge(keys, codes), self.now))
         else:
@@ -178,7 +179,7 @@ class PlanMachine(RuleBasedStateMachine):
     def answer_is_lost(self, which: int, taken: Sequence[bool]) -> None:
         request = self.under_way.pop(which % len(self.under_way))
         self.takes_some(request, taken)
-        self.failed_at |= dict.fromkeys(keys_of(request), self.now)
+        self.not_before |= dict.fromkeys(keys_of(request), self.now + backoff(request.attempt))
         self.plan.fail(request, self.now)
 
     @precondition(lambda self: self.undeliverable)
@@ -186,7 +187,7 @@ class PlanMachine(RuleBasedStateMachine):
     def replace(self, place: int) -> None:
         event = self.undeliverable.pop(place % len(self.undeliverable))
         self.replaced.add(event.ack_id)
-        self.failed_at[event.partition_key] = self.now
+        self.not_before[event.partition_key] = self.now
         self.plan.replace(event, self.now)
 
     @rule(taken=st.lists(fates, min_size=MAX_REQUESTS, max_size=MAX_REQUESTS))
@@ -226,8 +227,8 @@ class PlanMachine(RuleBasedStateMachine):
         for key, (oldest, *_) in self.unmarked().items():
             if key in busy or self.is_stuck(oldest):
                 continue
-            if key in self.failed_at:
-                assert self.now < self.failed_at[key] + LONGEST_BACKOFF_S
+            if key in self.not_before:
+                assert self.now < self.not_before[key]
             else:
                 assert self.under_way
                 assert self.now < self.received_at[oldest] + MAX_DELAY_S

@@ -106,8 +106,11 @@ class FaultProxy:
 
     async def _listen(self) -> None:
         if self._session is None:
-            timeout = aiohttp.ClientTimeout(total=120)
-            self._session = aiohttp.ClientSession(timeout=timeout)
+            # A kept connection that the emulator closes just then would look like a fault.
+            connector = aiohttp.TCPConnector(force_close=True)
+            self._session = aiohttp.ClientSession(
+                connector=connector, timeout=aiohttp.ClientTimeout(total=120)
+            )
             self._http = web.Server(self._handle, access_log=None)
         if self._listener is None and self._http is not None:
             loop = asyncio.get_running_loop()

@@ -199,9 +199,9 @@ def test_a_refused_request_of_one_key_is_split_in_order() -> None:
 
     first = send(some)
     assert names(first.events) == "a1 a2"
-    assert requests(some) == []
+    assert requests(some, 1.0) == []
     some.accept(first)
-    assert requests(some) == ["a3 a4 a5 a6"]
+    assert requests(some, 1.0) == ["a3 a4 a5 a6"]
 
 
 def test_the_record_at_fault_is_found_and_the_others_get_through() -> None:

@@ -107,8 +107,13 @@ class Responder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._process.kill()
-        self._process.communicate()
+        self.stop()
+
+    def stop(self) -> None:
+        """End it: from now on connections are refused."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.communicate()
 
     def report(self) -> dict[str, Any]:
         """Counts and times of what has come so far."""

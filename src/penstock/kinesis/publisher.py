@@ -82,7 +82,7 @@ class KinesisPublisher:
                 now = time.monotonic()
                 self._refill(now)
                 while request := self._plan.next_request(now):
-                    self._dispatch(request)
+                    self._dispatch(request, now)
                 self._check_outage(now)
                 self._note_drained()
                 await self._sleep(now)
@@ -109,7 +109,9 @@ class KinesisPublisher:
                 self._progress_at = now
             self._plan.add(self._queue.get_many_nowait(room))
 
-    def _dispatch(self, request: Request) -> None:
+    def _dispatch(self, request: Request, now: float) -> None:
+        if request.attempt == 0:
+            self._metrics.batch_wait_seconds.observe(now - request.events[0].received_at)
         future = asyncio.get_running_loop().run_in_executor(self._threads, self._send, request)
         self._requests.add(future)
         future.add_done_callback(lambda done: self._finish(request, done))

@@ -18,7 +18,7 @@ from prometheus_client.process_collector import ProcessCollector
 from penstock.capture.event import ChangeEvent
 from penstock.ops.health import Phase
 
-_LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+_LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 
 class CaptureMetrics:
@@ -73,6 +73,9 @@ class CaptureMetrics:
         self.record_errors = counter("sink_record_errors", "records that Kinesis failed", ["code"])
         self.request_errors = counter("sink_request_errors", "requests that failed as a whole", ["code"])
         self.put_records_seconds = histogram("sink_put_records_seconds", "duration of PutRecords")
+        self.batch_wait_seconds = histogram(
+            "batch_wait_seconds", "from the socket to the first request, the oldest record of each request"
+        )
         self.read_to_accepted_seconds = histogram(
             "read_to_accepted_seconds", "from the socket to accepted, the oldest record of each request"
         )

@@ -1,0 +1,148 @@
+"""Kinesis fails records, requests and connections: nothing gets lost, and each key ends with its newest."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults.oracle import SlotSample, assert_byte_for_byte, assert_slot_never_passed_unpublished
+from tests.faults.rig import Rig, eventually, metric
+from tests.faults.stream_checks import (
+    assert_last_occurrences_in_order,
+    assert_nothing_missing,
+    assert_repeats_identical,
+    count_repeats,
+)
+from tests.faults.workload import Writers
+from tests.servers.faults import (
+    INTERNAL_FAILURE,
+    THROTTLED,
+    Answer,
+    CutAfter,
+    CutBefore,
+    Delay,
+    FailRecords,
+    Fault,
+)
+
+MIXED: dict[Fault, float] = {
+    FailRecords(share=0.1): 0.4,
+    Answer(THROTTLED): 0.1,
+    Answer(INTERNAL_FAILURE): 0.1,
+    CutAfter(): 0.15,
+    CutBefore(): 0.1,
+}
+SCENARIOS: dict[str, tuple[dict[Fault, float], set[str]]] = {
+    "records_fail": ({FailRecords(share=0.15): 0.6}, {"partial"}),
+    "throttled": (
+        {Answer(THROTTLED): 0.4, FailRecords(share=0.2): 0.2},
+        {"ProvisionedThroughputExceededException"},
+    ),
+    "server_errors": (
+        {Answer(INTERNAL_FAILURE): 0.3, FailRecords(share=0.1, code="InternalFailure"): 0.3},
+        {"InternalFailure", "partial"},
+    ),
+    "connections_cut": ({CutAfter(): 0.3, CutBefore(): 0.2}, {"cut"}),
+    "mixed": (MIXED, {"partial", "cut"}),
+}
+"""What is switched on, each with its probability, and which outcomes must have been seen for a fair test."""
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_nothing_is_lost_and_the_last_word_is_the_newest(rig: Rig, scenario: str) -> None:
+    faults, needed = SCENARIOS[scenario]
+    writers = Writers(rig.conninfo, seed=1, writers=3, keys=6)
+    with rig.capture() as capture:
+        capture.wait_for_log("streaming")
+        switch_on(rig, faults)
+        with rig.oracle.watching() as samples:
+            writers.write(transactions=150)
+            rig.proxy.clear()
+            rig.wait_until_confirmed()
+    assert needed <= set(rig.proxy.log.counts)
+    assert scenario == "throttled" or count_repeats(rig.changes()) > 0
+    check_all(rig, writers, samples)
+
+
+@pytest.mark.parametrize("resend", [1, 2])
+def test_a_crash_in_the_middle_of_a_resend_leaves_the_last_word_to_the_newest(rig: Rig, resend: int) -> None:
+    """The third record of a request fails; so does the third of its re-send; then the process dies.
+
+    At that moment the stream is out of order, and one more re-send is at Kinesis' door: it is taken after
+    the death of its sender.
+    """
+    rig.sql("CREATE TABLE items (id bigint PRIMARY KEY, version bigint)")
+    rig.sql("INSERT INTO items VALUES (1, 0)")
+    log = rig.proxy.log
+    with rig.capture() as capture, rig.oracle.watching() as samples:
+        capture.wait_for_log("streaming")
+        rig.proxy.hold()
+        rig.sql("UPDATE items SET version = 1")
+        log.wait_for(lambda log: log.held == 1)
+        rig.sql("BEGIN; " + "UPDATE items SET version = version + 1;" * 6 + "COMMIT")
+        eventually(lambda: metric(capture, "ack_pending") == 7, "the transaction waits behind its key")
+        rig.proxy.inject(FailRecords(at=(2,)), times=resend)
+        # Long enough for `hold()` below to come before the next re-send is let through.
+        rig.proxy.inject(Delay(before_s=0.5))
+        rig.proxy.release()
+        log.wait_for(lambda log: log.counts["partial"] == resend)
+        rig.proxy.hold()
+        log.wait_for(lambda log: log.held == 1)
+        capture.kill9()
+        with pytest.raises(AssertionError, match="out of order"):
+            assert_last_occurrences_in_order(rig.changes())
+        rig.proxy.clear()
+        rig.proxy.release()
+        log.wait_for(lambda log: log.arrived == len(log.requests))
+        with rig.capture():
+            rig.wait_until_confirmed()
+    changes = rig.changes()
+    assert [change.row["version"] for change in changes if change.order >= len(changes) - 6] == [
+        2,
+        3,
+        4,
+        5,
+        6,
+        7,
+    ]
+    check_stream(rig, samples)
+
+
+def test_crashes_at_random_moments_while_everything_fails(rig: Rig) -> None:
+    writers = Writers(rig.conninfo, seed=2, writers=3, keys=6, pause_s=0.01)
+    log = rig.proxy.log
+    switch_on(rig, MIXED)
+    rig.proxy.inject(Delay(before_s=0.05), probability=0.3)
+    with rig.oracle.watching() as samples, writers.running():
+        for failures in (3, 1, 7, 2):
+            with rig.capture() as capture:
+                capture.wait_for_log("streaming")
+                seen = log.counts
+                log.wait_for(lambda log, n=failures, seen=seen: (log.counts - seen)["partial"] >= n)
+                capture.kill9()
+            log.wait_for(lambda log: log.arrived == len(log.requests))
+    rig.proxy.clear()
+    with rig.capture():
+        rig.wait_until_confirmed()
+    assert count_repeats(rig.changes()) > 0
+    check_all(rig, writers, samples)
+
+
+def switch_on(rig: Rig, faults: dict[Fault, float]) -> None:
+    for fault, probability in faults.items():
+        rig.proxy.inject(fault, probability=probability)
+
+
+def check_all(rig: Rig, writers: Writers, samples: list[SlotSample]) -> None:
+    assert not writers.in_doubt
+    assert_nothing_missing(rig.changes(), writers.committed)
+    check_stream(rig, samples)
+
+
+def check_stream(rig: Rig, samples: list[SlotSample]) -> None:
+    changes, committed = rig.changes(), rig.oracle.committed()
+    assert_byte_for_byte((change.data for change in changes), committed)
+    assert_last_occurrences_in_order(changes)
+    assert_repeats_identical(changes)
+    assert len(samples) > 10
+    assert_slot_never_passed_unpublished(samples, committed, rig.proxy.log.puts)
+    assert not rig.proxy.log.violations

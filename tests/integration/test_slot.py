@@ -1,0 +1,114 @@
+"""The slot: made once, never dropped, taken over when it is free."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from penstock.local.kinesis import LocalKinesis
+from penstock.local.postgres import PrivatePostgres
+from penstock.local.postgres_programs import PostgresPrograms
+from penstock.lsn import format_lsn
+from tests.faults.stream_checks import read_changes
+from tests.servers.capture_process import CaptureProcess
+from tests.servers.capture_site import CaptureSite, metric, readiness, wait_for_phase, wait_until
+from tests.servers.slots import SlotWatch
+
+
+@pytest.fixture
+def site(postgres: PrivatePostgres, database: str, kinesis: LocalKinesis, stream: str) -> CaptureSite:
+    site = CaptureSite(postgres, database, kinesis, stream)
+    site.psql("CREATE TABLE t (id int PRIMARY KEY)")
+    return site
+
+
+def published_ids(site: CaptureSite) -> list[int]:
+    return sorted(change.row["id"] for change in read_changes(site.kinesis, site.stream))
+
+
+def test_a_missing_slot_is_made_once_and_stays(site: CaptureSite) -> None:
+    site.psql("INSERT INTO t VALUES (1)")
+    with site.capture() as first:
+        warning = first.wait_for_log("slot_created")
+        first.wait_for_log("streaming")
+        made = site.slot_row()
+        assert made is not None
+        assert (warning["level"], warning["slot"]) == ("warning", site.slot)
+        assert warning["start_lsn"] == format_lsn(made.confirmed_lsn)
+        assert "not in the stream" in warning["note"]
+        assert metric(first, "penstock_slot_creations_total") == 1
+        assert metric(first, "penstock_gaps_total") == 0
+        site.psql("INSERT INTO t VALUES (2)")
+        site.wait_until_confirmed()
+        first.kill9()
+    site.psql("INSERT INTO t VALUES (3)")
+    with site.capture() as second:
+        second.wait_for_log("streaming")
+        assert second.events("slot_created") == []
+        assert metric(second, "penstock_slot_creations_total") == 0
+        site.wait_until_confirmed()
+        second.stop()
+        assert second.wait() == 0
+    assert published_ids(site) == [2, 3]
+    left = site.slot_row()
+    assert left is not None
+    assert left.active_pid is None
+
+
+def test_a_slot_dropped_by_an_operator_leaves_a_gap_that_is_said(
+    site: CaptureSite, slot_watch: SlotWatch
+) -> None:
+    with site.capture() as capture:
+        capture.wait_for_log("streaming")
+        site.psql("INSERT INTO t VALUES (1)")
+        site.wait_until_confirmed()
+        slot_watch.drop(site.slot)
+        gap = capture.wait_for_log("GAP")
+        capture.wait_for_log("streaming", count=2)
+        created = capture.wait_for_log("slot_created", count=2)
+        assert gap["level"] == "error"
+        assert gap["start_lsn"] == created["start_lsn"]
+        assert metric(capture, "penstock_gaps_total") == 1
+        site.psql("INSERT INTO t VALUES (2)")
+        site.wait_until_confirmed()
+    assert published_ids(site) == [1, 2]
+
+
+def test_a_slot_in_use_is_waited_for_and_taken_over(site: CaptureSite) -> None:
+    site.psql(f"SELECT pg_create_logical_replication_slot('{site.slot}', 'wal2json')")
+    with holding_the_slot(site) as holder, site.capture(LEADER_TIMEOUT_S=2) as capture:
+        busy = capture.wait_for_log("SlotBusy")
+        assert busy["level"] == "info"
+        assert f"is active for PID {active_pid(site)}" in busy["detail"]
+        standing_by = wait_for_phase(capture, "standby")
+        assert (standing_by["status"], standing_by["reasons"]) == (200, [])
+        holder.kill()
+        capture.wait_for_log("streaming")
+        assert readiness(capture)["status"] == 200
+        assert capture.running
+        assert_no_traceback(capture)
+
+
+@contextmanager
+def holding_the_slot(site: CaptureSite) -> Iterator[subprocess.Popen[bytes]]:
+    command = ["--dbname", site.conninfo, "--slot", site.slot, "--start", "--no-loop", "--file", "/dev/null"]
+    with open("/dev/null", "wb") as nowhere:  # noqa: PTH123
+        holder = PostgresPrograms.find().spawn("pg_recvlogical", *command, output=nowhere)
+    try:
+        wait_until(lambda: active_pid(site), "pg_recvlogical has the slot")
+        yield holder
+    finally:
+        holder.kill()
+        holder.wait()
+
+
+def active_pid(site: CaptureSite) -> int | None:
+    slot = site.slot_row()
+    return None if slot is None else slot.active_pid
+
+
+def assert_no_traceback(capture: CaptureProcess) -> None:
+    assert "Traceback" not in capture.log_text()

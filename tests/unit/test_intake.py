@@ -1,0 +1,361 @@
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.capture.ack import AckTracker
+from penstock.capture.event import ChangeEvent
+from penstock.capture.intake import Intake, Intaken
+from penstock.capture.transaction_builder import TransactionBuilder
+from penstock.errors import ProtocolViolation
+from penstock.kinesis.partition_key import Fallback, PartitionKeys, Relation
+from penstock.log_offset import OP_INFINITY, LogOffset
+from penstock.lsn import format_lsn
+
+NOW = 77.0
+SERVER_TIME_US = 123_456_789
+PK = b'[{"name":"id","type":"integer"}]'
+
+
+class Parts(NamedTuple):
+    intake: Intake
+    tracker: AckTracker
+    keys: PartitionKeys
+
+    def take(self, *frames: bytes) -> Intaken:
+        return self.intake.take([memoryview(frame) for frame in frames], 0, NOW)
+
+
+def parts(
+    *, start_lsn: int = 10, publish_transactions: bool = False, max_bytes: int = 10_000, window: int = 100
+) -> Parts:
+    tracker = AckTracker(initial_lsn=start_lsn)
+    keys = PartitionKeys(by_primary_key=True, fallback=Fallback.LSN)
+    keys.learn(Relation("public", "t", PK), ["id"])
+    intake = Intake(
+        tracker=tracker,
+        builder=TransactionBuilder(confirmed_lsn=start_lsn),
+        keys=keys,
+        publish_transactions=publish_transactions,
+        max_event_bytes=max_bytes,
+        window=window,
+    )
+    return Parts(intake, tracker, keys)
+
+
+def xlogdata(payload: bytes, wal_start: int = 0) -> bytes:
+    return struct.pack("!cqqq", b"w", wal_start, wal_start, SERVER_TIME_US) + payload
+
+
+def keepalive(wal_end: int, *, reply: bool = False) -> bytes:
+    return struct.pack("!cqqB", b"k", wal_end, SERVER_TIME_US, reply)
+
+
+def boundary(action: str, commit_lsn: int, end_lsn: int) -> bytes:
+    return xlogdata(
+        f'{{"action":"{action}","lsn":"{format_lsn(commit_lsn)}","nextlsn":"{format_lsn(end_lsn)}"}}'.encode(),
+        wal_start=end_lsn,
+    )
+
+
+def row(number: int, *, table: str = "t") -> bytes:
+    return b'{"action":"I","schema":"public","table":"%b","columns":[{"name":"id","value":%d}],"pk":%b}' % (
+        table.encode(),
+        number,
+        PK,
+    )
+
+
+def transaction(commit_lsn: int, end_lsn: int, *rows: int, wal_start: int = 0) -> list[bytes]:
+    changes = [xlogdata(row(number), wal_start) for number in rows]
+    return [boundary("B", commit_lsn, end_lsn), *changes, boundary("C", commit_lsn, end_lsn)]
+
+
+def offsets(events: Sequence[ChangeEvent]) -> list[LogOffset]:
+    return [event.offset for event in events]
+
+
+def test_a_change_becomes_an_event_with_its_position_key_and_payload_untouched() -> None:
+    some = parts()
+
+    taken = some.take(*transaction(100, 110, 7, 8))
+
+    first, second = taken.events
+    assert (first.payload, first.partition_key, first.received_at) == (row(7), "public.t/7", NOW)
+    assert offsets(taken.events) == [LogOffset(100, 0), LogOffset(100, 2)]
+    assert (first.ack_id, second.ack_id) == (1, 2)
+    assert (first.fault, first.is_pointer) == (None, False)
+    assert taken[1:] == (4, None, None)
+
+
+def test_the_size_is_what_kinesis_counts() -> None:
+    some = parts()
+    some.keys.learn(Relation("public", "ë", PK), ["id"])
+    frames = [boundary("B", 100, 110), xlogdata(row(7)), xlogdata(row(7, table="ë"))]
+
+    sizes = [event.record_size_bytes for event in some.take(*frames).events]
+
+    assert sizes == [len(row(7)) + len(b"public.t/7"), len(row(7, table="ë")) + len(b"public.%C3%AB/7")]
+
+
+def test_a_key_that_is_not_ascii_counts_in_bytes() -> None:
+    tracker = AckTracker()
+    intake = Intake(
+        tracker=tracker,
+        builder=TransactionBuilder(confirmed_lsn=0),
+        keys=PartitionKeys(by_primary_key=False, fallback=Fallback.STATIC, static="ë"),
+        publish_transactions=False,
+        max_event_bytes=10_000,
+        window=10,
+    )
+
+    taken = intake.take([memoryview(frame) for frame in transaction(100, 110, 7)], 0, NOW)
+
+    assert taken.events[0].record_size_bytes == len(row(7)) + 2
+
+
+def test_nothing_of_a_transaction_may_be_confirmed_before_all_of_it() -> None:
+    some = parts(start_lsn=10)
+    some.take(*transaction(100, 110, 7, 8))
+    assert some.tracker.frontier_lsn == 10
+
+    assert some.tracker.mark_published_by_id(1) is None
+    assert some.tracker.frontier_lsn == 10
+    assert some.tracker.mark_published_by_id(2) == 110
+
+
+def test_a_transaction_is_confirmed_only_with_its_commit() -> None:
+    some = parts(start_lsn=10)
+    *head, commit = transaction(100, 110, 7)
+    some.take(*head)
+
+    some.tracker.mark_published_by_id(1)
+    assert some.tracker.frontier_lsn == 10
+
+    some.take(commit)
+    assert some.tracker.frontier_lsn == 110
+
+
+def test_an_empty_transaction_is_confirmed_at_once() -> None:
+    some = parts()
+
+    assert some.take(*transaction(100, 110)).events == []
+
+    assert (some.tracker.frontier_lsn, some.tracker.pending_count) == (110, 0)
+
+
+def test_change_lsns_may_go_backwards_between_transactions() -> None:
+    some = parts()
+
+    taken = some.take(*transaction(100, 110, 1, wal_start=90), *transaction(200, 210, 2, wal_start=50))
+
+    assert offsets(taken.events) == [LogOffset(100, 0), LogOffset(200, 0)]
+    assert some.tracker.mark_published_by_id(2) is None
+    assert some.tracker.mark_published_by_id(1) == 210
+
+
+def test_a_keepalive_between_transactions_is_confirmed_behind_what_is_pending() -> None:
+    some = parts(start_lsn=10)
+    some.take(keepalive(50))
+    assert some.tracker.frontier_lsn == 50
+
+    some.take(*transaction(100, 110, 7), keepalive(500))
+    assert some.tracker.frontier_lsn == 50
+
+    assert some.tracker.mark_published_by_id(1) == 500
+
+
+def test_a_keepalive_inside_a_transaction_confirms_nothing() -> None:
+    some = parts(start_lsn=10)
+    begin, change, commit = transaction(100, 110, 7)
+
+    some.take(begin, keepalive(100), change, keepalive(100))
+    some.tracker.mark_published_by_id(1)
+    assert some.tracker.frontier_lsn == 10
+
+    some.take(commit)
+    assert some.tracker.frontier_lsn == 110
+
+
+def test_received_is_the_highest_position_heard_of() -> None:
+    some = parts(start_lsn=10)
+    heard = [some.intake.received_lsn]
+    *frames, commit = transaction(100, 110, 1, 2, wal_start=90)
+    for frame in (*frames, keepalive(100), commit, keepalive(300), keepalive(200)):
+        some.take(frame)
+        heard.append(some.intake.received_lsn)
+
+    assert heard == [10, 10, 90, 90, 100, 110, 300, 300]
+
+
+def test_a_question_of_the_server_is_kept_until_it_is_answered() -> None:
+    some = parts()
+
+    some.take(keepalive(50, reply=True), keepalive(51))
+
+    assert some.intake.reply_requested
+    assert some.intake.server_time_us == SERVER_TIME_US
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_logical_messages_are_counted_and_move_nothing(inside: bool) -> None:
+    some = parts(start_lsn=10)
+    begin, change, commit = transaction(100, 110, 7)
+    message = xlogdata(b'{"action":"M","transactional":false,"prefix":"p","content":"c"}', wal_start=5_000)
+
+    taken = some.take(*([begin, message, change, commit] if inside else [message, begin, change, commit]))
+
+    assert offsets(taken.events) == [LogOffset(100, 0)]
+    assert (some.intake.totals.messages, some.intake.received_lsn) == (1, 110)
+    assert some.tracker.mark_published_by_id(1) == 110
+
+
+@pytest.mark.parametrize("payload", [b"", b"not json", b'{"action":"I","t":"a"b"}', b'{"x":1}'])
+def test_a_payload_that_cannot_be_read_is_published_all_the_same(payload: bytes) -> None:
+    some = parts()
+    some.keys.learn(Relation("", "", b""), [])
+    begin, _, commit = transaction(100, 110, 7)
+
+    (event,) = some.take(begin, xlogdata(payload, wal_start=0x20), commit).events
+
+    assert (event.payload, event.partition_key, event.offset) == (payload, "0/20", LogOffset(100, 0))
+    assert some.tracker.mark_published_by_id(event.ack_id) == 110
+
+
+def test_an_unknown_relation_stops_before_its_frame_and_nothing_is_taken_twice() -> None:
+    some = parts()
+    frames = [boundary("B", 100, 110), xlogdata(row(1)), xlogdata(row(2, table="u")), xlogdata(row(3))]
+    views = [memoryview(frame) for frame in frames]
+
+    first = some.intake.take(views, 0, NOW)
+    assert (offsets(first.events), first.next_frame) == ([LogOffset(100, 0)], 2)
+    assert first.unknown == Relation("public", "u", PK)
+
+    some.keys.learn(first.unknown, ["id"])
+    second = some.intake.take(views, first.next_frame, NOW)
+    assert offsets(second.events) == [LogOffset(100, 2), LogOffset(100, 4)]
+    assert (second.next_frame, second.unknown) == (4, None)
+    assert (some.intake.totals.changes, some.tracker.pending_count) == (3, 3)
+
+
+def test_an_event_that_is_too_large_is_registered_in_its_place_and_handed_out_alone() -> None:
+    limit = len(row(1)) + len("public.t/1")
+    some = parts(max_bytes=limit)
+    frames = [boundary("B", 100, 110), xlogdata(row(1)), xlogdata(row(22)), xlogdata(row(3))]
+    views = [memoryview(frame) for frame in frames]
+
+    first = some.intake.take(views, 0, NOW)
+
+    assert offsets(first.events) == [LogOffset(100, 0)], "as large as the limit is not too large"
+    assert first.oversize is not None
+    assert (first.oversize.offset, first.oversize.ack_id, first.next_frame) == (LogOffset(100, 2), 2, 3)
+    assert offsets(some.intake.take(views, 3, NOW).events) == [LogOffset(100, 4)]
+
+
+def test_a_full_window_stops_reading_until_it_moves() -> None:
+    some = parts(window=2)
+    views = [memoryview(frame) for frame in [*transaction(100, 110, 1, 2, 3), keepalive(500)]]
+    taken = some.intake.take(views, 0, NOW)
+    while not some.intake.window_is_full:
+        taken = some.intake.take(views, taken.next_frame, NOW)
+
+    assert some.tracker.pending_count == 2
+    assert some.intake.take(views, taken.next_frame, NOW) == Intaken([], taken.next_frame)
+
+    some.tracker.mark_published_by_id(1)
+    assert not some.intake.window_is_full
+    (event,) = some.intake.take(views, taken.next_frame, NOW).events
+    assert event.payload == row(3)
+
+
+def test_every_call_with_room_takes_something() -> None:
+    some = parts(window=1)
+    frames = [*transaction(100, 110), *transaction(200, 210), *transaction(300, 310, 1)]
+    views = [memoryview(frame) for frame in frames]
+    start, calls = 0, 0
+    while start < len(views):
+        assert not some.intake.window_is_full
+        start, before = some.intake.take(views, start, NOW).next_frame, start
+        assert start > before
+        calls += 1
+        if some.tracker.pending_count:
+            some.tracker.mark_published_by_id(1)
+
+    assert some.tracker.frontier_lsn == 310
+
+
+def test_begin_and_commit_can_be_published_round_their_changes() -> None:
+    some = parts(start_lsn=10, publish_transactions=True)
+    frames = transaction(100, 110, 7)
+
+    begin, change, commit = some.take(*frames).events
+
+    assert begin.offset < change.offset < commit.offset == LogOffset(100, OP_INFINITY)
+    assert (begin.payload, commit.payload) == (frames[0][25:], frames[2][25:])
+    assert begin.partition_key == "0/6E", "the fallback"
+    assert some.tracker.mark_published_ids([begin.ack_id, change.ack_id]) is None
+    assert some.tracker.mark_published_by_id(commit.ack_id) == 110
+
+
+def test_totals() -> None:
+    some = parts()
+
+    taken = some.take(*transaction(100, 110, 1, 2), *transaction(200, 210), keepalive(300))
+
+    totals = some.intake.totals
+    assert (totals.changes, totals.transactions, totals.keepalives, totals.messages) == (2, 2, 1, 0)
+    assert totals.bytes == sum(event.record_size_bytes for event in taken.events)
+
+
+@pytest.mark.parametrize(
+    "frame", [b"", b"x", b"k", keepalive(5)[:-1]], ids=["empty", "unknown tag", "tag alone", "short keepalive"]
+)
+def test_a_frame_that_is_unknown_is_a_violation(frame: bytes) -> None:
+    with pytest.raises(ProtocolViolation):
+        parts().take(frame)
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        pytest.param([xlogdata(row(1))], id="a change outside"),
+        pytest.param([boundary("C", 100, 110)], id="a commit outside"),
+        pytest.param([boundary("B", 100, 110), boundary("B", 200, 210)], id="a begin inside"),
+        pytest.param([boundary("B", 100, 110), boundary("C", 200, 210)], id="another's commit"),
+    ],
+)
+def test_transactions_are_whole_and_never_interleaved(frames: Sequence[bytes]) -> None:
+    with pytest.raises(ProtocolViolation):
+        parts().take(*frames)
+
+
+lengths = st.lists(st.integers(0, 4), min_size=1, max_size=6)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@given(lengths=lengths, quiet=st.lists(st.booleans(), min_size=24), data=st.data())
+def test_the_frontier_stays_below_every_commit_that_is_not_wholly_published(
+    lengths: Sequence[int], quiet: Sequence[bool], data: st.DataObject
+) -> None:
+    """Whatever comes between, and in whichever order the results come."""
+    some = parts(start_lsn=10)
+    commits: dict[int, int] = {}
+    lsn = 10
+    for length in lengths:
+        commit_lsn, end_lsn = lsn + 5, lsn + 9
+        begin, *changes, commit = transaction(commit_lsn, end_lsn, *range(length))
+        frames = [begin, *changes, keepalive(commit_lsn), commit]
+        frames += [keepalive(end_lsn + 2)] if quiet[length] else []
+        commits |= {event.ack_id: event.commit_lsn for event in some.take(*frames).events}
+        lsn = end_lsn + 2 * quiet[length]
+
+    for ack_id in data.draw(st.permutations(sorted(commits))):
+        some.tracker.mark_published_by_id(ack_id)
+        del commits[ack_id]
+        assert some.tracker.frontier_lsn <= min(commits.values(), default=lsn)
+    assert some.tracker.frontier_lsn == lsn
