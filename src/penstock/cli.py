@@ -43,6 +43,26 @@ def _parser() -> argparse.ArgumentParser:
     )
     capture.set_defaults(run=_capture)
 
+    check = commands.add_parser(
+        "check", help="say what stands in the way of a capture with these settings, and the fix"
+    )
+    check.add_argument("--json", action="store_true", help="print the findings as a JSON list")
+    check.set_defaults(run=_check)
+
+    demo = commands.add_parser(
+        "demo", help="watch a shop's changes reach a local Kinesis while the leader is killed; then the proof"
+    )
+    demo.add_argument(
+        "--seconds",
+        type=int,
+        default=25,
+        choices=range(4, 61),
+        metavar="4..60",
+        help="how long the shop is open (25)",
+    )
+    demo.add_argument("--seed", type=int, default=7, help="of the shop's random choices (7)")
+    demo.set_defaults(run=_demo)
+
     bench = commands.add_parser("bench", help="measure this machine, side by side with a baseline")
     benches = bench.add_subparsers(required=True, metavar="WHAT")
     bench_capture = benches.add_parser("capture", help="throughput, latency, memory of capture")
@@ -69,6 +89,12 @@ def _bench_capture(arguments: argparse.Namespace) -> int:
     )
 
 
+def _demo(arguments: argparse.Namespace) -> int:
+    from penstock.demo.app import demo
+
+    return demo(seconds=arguments.seconds, seed=arguments.seed)
+
+
 def _capture(arguments: argparse.Namespace) -> int:
     # Commands import what they need: `capture` must start without rich, moto or Spark.
     from penstock.capture.app import capture
@@ -78,3 +104,9 @@ def _capture(arguments: argparse.Namespace) -> int:
     configure(log_format=settings.log.format, level=settings.log.level)
     asyncio.run(capture(settings))
     return 0
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from penstock.check import check
+
+    return check(load_capture_settings(), json=arguments.json)

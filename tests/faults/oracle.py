@@ -38,14 +38,18 @@ class SlotSample(NamedTuple):
 
 
 class Oracle:
-    """A slot of the test's own beside the captured one, with the same options: it sees the same bytes."""
+    """A slot of the test's own beside the captured one, with the same options: it sees the same bytes.
+
+    It makes both, so that nothing that a test writes comes before either.
+    """
 
     def __init__(self, conninfo: str, slot: str) -> None:
         self._conninfo = conninfo
         self._captured = slot
         self._slot = f"oracle_{slot}"
         with self._session() as session:
-            session.execute("SELECT pg_create_logical_replication_slot(%s, 'wal2json')", (self._slot,))
+            for name in (self._captured, self._slot):
+                session.execute("SELECT pg_create_logical_replication_slot(%s, 'wal2json')", (name,))
 
     def committed(self) -> list[Committed]:
         """Every change committed since this oracle was made, in the order of the WAL."""

@@ -5,9 +5,10 @@ The captures are started together and mended together, because each of them look
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import NamedTuple
 
 import psycopg
 import pytest
@@ -22,7 +23,8 @@ STREAM = "refusals"
 MAKE = "SELECT pg_create_logical_replication_slot('{}', '{}')"
 MAKE_PHYSICAL = "SELECT pg_create_physical_replication_slot('{}')"
 DROP = "SELECT pg_drop_replication_slot('{}')"
-AS_STRING = "'numeric-data-types-as-string', '1'"
+FIRST_TO_FORBID = {14: 24, 15: 19, 16: 15, 17: 11, 18: 6}
+"""The minor releases from which on a server can forbid plugins, and does so with wal2json by default."""
 
 Step = Callable[[PrivatePostgres, str], object]
 
@@ -34,7 +36,7 @@ class Refusal(NamedTuple):
     says: list[str]
     spoil: Step
     mend: Step | None
-    variables: dict[str, str] = {}
+    variables: Mapping[str, str] = MappingProxyType({})
 
 
 def make(plugin: str, database: str = "postgres") -> Step:
@@ -73,7 +75,8 @@ def free_one(server: PrivatePostgres, slot: str) -> None:
 
 
 def make_role(server: PrivatePostgres, slot: str) -> None:
-    server.psql(f"CREATE ROLE {slot} LOGIN; {MAKE.format(slot, 'wal2json')}")
+    server.psql(f"CREATE ROLE {slot} LOGIN")
+    server.psql(MAKE.format(slot, "wal2json"))
 
 
 def let_role_replicate(server: PrivatePostgres, slot: str) -> None:
@@ -137,13 +140,13 @@ REFUSALS = {
         nothing,
         raise_wal_level,
     ),
-    "forbidden": Refusal(
-        "PluginForbidden",
-        ["forbids the output plugin wal2json", "Fix: ALTER SYSTEM SET output_plugin_libraries", "reload"],
-        nothing,
-        allow_plugin,
-    ),
 }
+FORBIDDEN = Refusal(
+    "PluginForbidden",
+    ["forbids the output plugin wal2json", "Fix: ALTER SYSTEM SET output_plugin_libraries", "reload"],
+    nothing,
+    allow_plugin,
+)
 MENDABLE = [name for name, refusal in REFUSALS.items() if refusal.mend is not None]
 
 
@@ -157,17 +160,17 @@ class Refused(NamedTuple):
 
 @pytest.fixture(scope="module")
 def refused(kinesis: LocalKinesis) -> Iterator[dict[str, Refused]]:
-    """A capture for each refusal; "forbidden" is not among them if the server can't forbid plugins."""
+    """A capture for each refusal; "forbidden" is among them only if the server can forbid plugins."""
     kinesis.create_stream(STREAM)
     with ExitStack() as stack:
         crowded = stack.enter_context(PrivatePostgres(settings={"wal_keep_size": "0"}))
         servers = {"wal_level": stack.enter_context(PrivatePostgres(settings={"wal_level": "replica"}))}
+        refusals = dict(REFUSALS)
         if crowded.knows_plugin_setting:
             servers["forbidden"] = stack.enter_context(PrivatePostgres(allow_wal2json=False))
+            refusals["forbidden"] = FORBIDDEN
         captures = {}
-        for name, refusal in REFUSALS.items():
-            if name == "forbidden" and name not in servers:
-                continue
+        for name, refusal in refusals.items():
             server = servers.get(name, crowded)
             refusal.spoil(server, name)
             site = CaptureSite(server, "postgres", kinesis, STREAM)
@@ -187,51 +190,51 @@ def mended(refused: dict[str, Refused]) -> dict[str, Refused]:
     return refused
 
 
-@pytest.fixture
-def case(refused: dict[str, Refused], name: str) -> Refused:
-    """One of them."""
-    if name not in refused:
-        pytest.skip("this server version can't forbid plugins")
-    return refused[name]
-
-
-def said(capture: CaptureProcess, error: str) -> dict[str, Any]:
-    event = capture.wait_for_log(error)
-    assert event["level"] == "error"
-    assert "\n" not in event["detail"]
-    return event
-
-
 @pytest.mark.parametrize("name", REFUSALS)
-def test_says_what_to_do_and_stays_up(case: Refused) -> None:
-    sentence = said(case.capture, case.refusal.error)["detail"]
-    for words in case.refusal.says:
-        assert words in sentence
-    waiting = wait_for_phase(case.capture, "waiting")
-    assert waiting["status"] == 503
-    assert f"postgres: {sentence}" in waiting["reasons"]
-    assert case.capture.get("/livez").status == 200
-    assert metric(case.capture, "penstock_leaderships_total") == 0
-    assert_quiet(case.capture)
-
-
-def test_only_a_server_that_knows_the_setting_forbids_plugins(refused: dict[str, Refused]) -> None:
-    server = refused["lost"].server
-    known = server.psql("SELECT 1 FROM pg_settings WHERE name = 'output_plugin_libraries'")
-    assert bool(known) == server.knows_plugin_setting == ("forbidden" in refused)
-
-
-def test_an_option_that_this_wal2json_may_not_know(refused: dict[str, Refused], kinesis: LocalKinesis) -> None:
-    server = refused["wal_level"].server
-    assert server
+def test_says_what_to_do_and_stays_up(refused: dict[str, Refused], name: str) -> None:
+    assert_refused(refused[name])
 
 
 @pytest.mark.parametrize("name", MENDABLE)
-def test_recovers_by_itself_once_mended(mended: dict[str, Refused], case: Refused, name: str) -> None:
+def test_recovers_by_itself_once_mended(mended: dict[str, Refused], name: str) -> None:
+    assert_recovers(mended[name])
+    gaps = mended[name].capture.events("GAP")
+    assert [gap["level"] for gap in gaps] == ["error"] * (name == "lost")
+
+
+def test_a_forbidden_plugin_where_the_server_can_forbid_it(refused: dict[str, Refused]) -> None:
+    server = refused["lost"].server
+    if not server.knows_plugin_setting:
+        ((version,),) = server.psql("SELECT current_setting('server_version_num')::int")
+        major, minor = divmod(version, 10_000)
+        assert minor < FIRST_TO_FORBID.get(major, 0)
+        return
+    forbidden = refused["forbidden"]
+    assert_refused(forbidden)
+    allow_plugin(forbidden.server, "forbidden")
+    assert_recovers(forbidden)
+
+
+def assert_refused(case: Refused) -> None:
+    refusal, _, capture = case
+    event = capture.wait_for_log(refusal.error)
+    sentence = event["detail"]
+    assert event["level"] == "error"
+    assert "\n" not in sentence
+    for words in refusal.says:
+        assert words in sentence
+    waiting = wait_for_phase(capture, "waiting")
+    assert waiting["status"] == 503
+    assert f"postgres: {sentence}" in waiting["reasons"]
+    assert capture.get("/livez").status == 200
+    assert metric(capture, "penstock_leaderships_total") == 0
+    assert_quiet(capture)
+
+
+def assert_recovers(case: Refused) -> None:
     case.capture.wait_for_log("streaming", timeout=SLOW_RETRY_S + 10)
     answer = readiness(case.capture)
     assert (answer["status"], answer["reasons"]) == (200, [])
-    assert [event["level"] for event in case.capture.events("GAP")] == ["error"] * (name == "lost")
     assert_quiet(case.capture)
 
 

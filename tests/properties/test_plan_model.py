@@ -84,7 +84,7 @@ class PlanMachine(RuleBasedStateMachine):
         self.start_process()
 
     def start_process(self) -> None:
-        """Everything from the oldest unmarked change on comes again; what was marked beyond it is forgotten."""
+        """Everything from the oldest unmarked change on comes again, marked or not."""
         first = next((change.number for change in self.source if change.number not in self.marked), None)
         again = [] if first is None else self.source[first:]
         self.marked -= {change.number for change in again}
@@ -220,22 +220,23 @@ class PlanMachine(RuleBasedStateMachine):
         return number in parked or self.source[number].poison is Poison.BLOCKS
 
     def nothing_was_due(self) -> None:
-        """With room for a request, no key waits but for its own backoff, its own poison or the delay bound."""
+        """With room for a request, a key waits only for its own backoff or poison, or for the delay bound."""
         if len(self.under_way) == MAX_REQUESTS:
             return
         busy = set().union(*map(keys_of, self.under_way))
+        due: list[float] = []
         for key, (oldest, *_) in self.unmarked().items():
             if key in busy or self.is_stuck(oldest):
                 continue
             if key in self.not_before:
-                assert self.now < self.not_before[key]
+                due.append(self.not_before[key])
             else:
-                assert self.under_way
-                assert self.now < self.received_at[oldest] + MAX_DELAY_S
+                assert self.under_way, "idle means now"
+                due.append(self.received_at[oldest] + MAX_DELAY_S)
+        assert all(self.now < time for time in due)
         wake_at = self.plan.wake_at()
         assert wake_at is None or wake_at > self.now, "woken for nothing"
-        if self.plan.is_active and not self.under_way:
-            assert wake_at is not None, "nothing would ever wake the publisher"
+        assert not due or (wake_at is not None and wake_at <= min(due)), "woken too late"
 
     @invariant()
     def counts_agree(self) -> None:

@@ -313,7 +313,9 @@ def test_totals() -> None:
 
 
 @pytest.mark.parametrize(
-    "frame", [b"", b"x", b"k", keepalive(5)[:-1]], ids=["empty", "unknown tag", "tag alone", "short keepalive"]
+    "frame",
+    [b"", b"x", b"k", keepalive(5)[:-1]],
+    ids=["empty", "unknown tag", "tag alone", "short keepalive"],
 )
 def test_a_frame_that_is_unknown_is_a_violation(frame: bytes) -> None:
     with pytest.raises(ProtocolViolation):

@@ -152,7 +152,9 @@ def error_answer(status: int, type_: str, message: str = "why") -> Answer:
     return Answer(status, json.dumps({"__type": type_, "message": message}).encode())
 
 
-def put(client: KinesisClient, server: Server, answer: Answer | Callable[[], None], records: int = 1) -> Result:
+def put(
+    client: KinesisClient, server: Server, answer: Answer | Callable[[], None], records: int = 1
+) -> Result:
     server.answer = answer
     return client.put_records(events(*[(b"data", f"key{place}") for place in range(records)]))
 
@@ -237,7 +239,9 @@ def test_an_answer_that_says_nothing_of_the_records_leaves_them_open(
             Refused("InvalidArgumentException", "why"),
             id="with a namespace",
         ),
-        pytest.param(Answer(413, b""), Refused("HTTP413", "HTTP status 413"), id="too large, and no word more"),
+        pytest.param(
+            Answer(413, b""), Refused("HTTP413", "HTTP status 413"), id="too large, and no word more"
+        ),
         pytest.param(
             error_answer(400, "AccessDeniedException:http://internal.amazon.com/coral/"),
             Failed("AccessDeniedException", "why", stream_fault=True),

@@ -74,8 +74,16 @@ def test_what_the_stream_is_fails_it_loudly(code: str) -> None:
 
 @pytest.mark.parametrize(
     "code",
-    ["ProvisionedThroughputExceededException", "ThrottlingException", "KMSThrottlingException"]
-    + ["InternalFailure", "ServiceUnavailable", "HTTP500", "HTTP503", "SomethingNew", ""],
+    [
+        "ProvisionedThroughputExceededException",
+        "ThrottlingException",
+        "KMSThrottlingException",
+        "InternalFailure",
+        "ServiceUnavailable",
+        "HTTP500",
+        "SomethingNew",
+        "",
+    ],
 )
 def test_anything_else_is_transient(code: str) -> None:
     assert classify_error(code, "why") == Failed(code, "why", stream_fault=False)

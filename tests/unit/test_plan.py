@@ -157,7 +157,8 @@ def test_each_failure_waits_longer() -> None:
         request = send(some, now)
         assert request.attempt == attempt
         some.fail(request, now)
-        assert some.wake_at() == (now := now + BACKOFF_S * 2.0**attempt)
+        now += BACKOFF_S * 2.0**attempt
+        assert some.wake_at() == now
         assert some.next_request(now - 0.001) is None
 
 

@@ -168,13 +168,18 @@ def test_options_that_are_off_say_so_and_transactions_are_never_off() -> None:
 
 
 def test_options_that_old_servers_do_not_know_are_named_only_when_they_are_on() -> None:
-    usual = {"include_timestamp": True, "include_lsn": True, "include_pk": True}
+    usual = replication_options(include_timestamp=True, include_lsn=True, include_pk=True)
 
     options = replication_options(
-        **usual, numeric_as_string=True, add_tables="public.a,public.b", filter_tables="*.tmp"
+        include_timestamp=True,
+        include_lsn=True,
+        include_pk=True,
+        numeric_as_string=True,
+        add_tables="public.a,public.b",
+        filter_tables="*.tmp",
     )
 
-    assert options == replication_options(**usual) | {
+    assert options == usual | {
         "numeric-data-types-as-string": "true",
         "add-tables": "public.a,public.b",
         "filter-tables": "*.tmp",

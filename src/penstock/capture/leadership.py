@@ -15,7 +15,7 @@ from penstock.capture.gauges import Gauges
 from penstock.capture.pipeline import Pipeline
 from penstock.capture.slot_memory import SlotMemory
 from penstock.capture.timings import Timings
-from penstock.errors import LineLost, PenstockError, SlotBusy
+from penstock.errors import LineLost, PenstockError, SlotBusy, SlotInvalid
 from penstock.kinesis.client import RecordSink
 from penstock.lsn import format_lsn
 from penstock.ops.health import Health, Phase
@@ -118,7 +118,12 @@ class Leadership:
             _log.info("creating_slot", slot=name, waits_for_open_transactions=await open_writers(line))
             slot = await create_slot(line, name, plugin)
             self._say_created(slot)
-        check_slot(slot, plugin)
+        try:
+            check_slot(slot, plugin)
+        except SlotInvalid:
+            # It is ours, and stood there: whoever drops it and lets us make a new one leaves a gap.
+            self._memory.saw(slot.start_lsn)
+            raise
         self._memory.saw(slot.start_lsn)
         return slot
 

@@ -1,7 +1,7 @@
 """The proof: what was committed, against what the stream holds. Pure; it knows nothing of the product.
 
 1. Every committed change is in the stream, byte for byte; otherwise it is `missing`.
-2. Nothing else is: a record that is no committed change is `invented`. A repeat is a `duplicate`, and allowed.
+2. Nothing else is: a record that is no committed change is `invented`. A repeat is a `duplicate`: allowed.
 3. All records of a row are in one shard, and their last occurrences stand in commit order; otherwise the row
    is `disordered`.
 4. Folding the stream, the last record of each row wins, gives exactly the tables; otherwise a row is
@@ -82,9 +82,7 @@ class Proof:
     @property
     def holds(self) -> bool:
         """Whether nothing is wrong."""
-        return not (
-            self.missing or self.invented or self.disordered or self.differing or self.unwitnessed
-        )
+        return not (self.missing or self.invented or self.disordered or self.differing or self.unwitnessed)
 
     def findings(self) -> Iterator[str]:
         """A line for each thing that is wrong."""
@@ -115,15 +113,15 @@ def prove(
     """Compare. `committed` and `transactions` are the witness's, `claimed_*` are the writers'."""
     changes = {payload: read_change(payload, keys) for payload in committed}
     wanted, held = Counter(committed), Counter(record.data for record in stream)
-    invented = held - Counter(dict.fromkeys(changes, len(stream)))
+    invented = [record.data for record in stream if record.data not in changes]
     return Proof(
         transactions=transactions,
         committed=len(committed),
         published=len(stream),
-        duplicate=len(stream) - (wanted & held).total() - invented.total(),
+        duplicate=len(stream) - (wanted & held).total() - len(invented),
         rows=len(tables),
         missing=tuple(str(changes[payload]) for payload in (wanted - held).elements()),
-        invented=tuple(_excerpt(payload) for payload in invented.elements()),
+        invented=tuple(_excerpt(payload) for payload in invented),
         disordered=tuple(_disordered(changes, stream)),
         differing=tuple(_differing(fold(changes, stream), tables)),
         unwitnessed=tuple(
@@ -135,11 +133,7 @@ def prove(
 
 def fold(changes: Mapping[bytes, Change], stream: Sequence[Record]) -> dict[RowKey, Row]:
     """The tables as a reader makes them who takes the last record of each row."""
-    last = {
-        change.key: change.row
-        for record in stream
-        if (change := changes.get(record.data)) is not None
-    }
+    last = {change.key: change.row for record in stream if (change := changes.get(record.data)) is not None}
     return {key: row for key, row in last.items() if row is not None}
 
 

@@ -42,7 +42,13 @@ CREATE TABLE order_lines (
 _CUSTOMERS: Final = 200
 _PRODUCTS: Final = 60
 _WAREHOUSES: Final = ("north", "south, old")
-_NOTES: Final = (None, "", 'for "Zoë & Søren"', "ring twice\nleave it at the door", "100 % cotton, no \\ please")
+_NOTES: Final = (
+    None,
+    "",
+    'for "Zoë & Søren"',
+    "ring twice\nleave it at the door",
+    "100 % cotton, no \\ please",
+)
 
 
 class Till:
@@ -81,7 +87,7 @@ def stock_up(till: Till) -> None:
         [_CUSTOMERS],
     )
     till.run(
-        "INSERT INTO products SELECT n, 'product ' || n, n * 1.99, ARRAY['new', 'size ' || n % 5]"
+        "INSERT INTO products SELECT n, 'product ' || n, n * 1.99, ARRAY['new', 'size ' || n %% 5]"
         " FROM generate_series(1, %s) n",
         [_PRODUCTS],
     )

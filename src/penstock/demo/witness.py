@@ -46,7 +46,7 @@ class Witness:
         """Every change since then. Nothing is consumed: it can be asked again."""
         with self._connect() as connection:
             frames = [data.encode() for (data,) in connection.execute(_PEEK, [SLOT])]
-        changes = []
+        changes: list[bytes] = []
         transactions = changes_before = 0
         for frame in frames:
             if frame.startswith(b'{"action":"B"'):

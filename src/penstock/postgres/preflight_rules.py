@@ -106,7 +106,9 @@ def judge_spare_slots(slots: Places, *, slot_exists: bool) -> Finding:
     if slots.spare or slot_exists:
         return Finding.ok("spare slots", found)
     return Finding.fail(
-        "spare slots", f"{found}: the slot can't be created", "raise max_replication_slots and restart Postgres"
+        "spare slots",
+        f"{found}: the slot can't be created",
+        "raise max_replication_slots and restart Postgres",
     )
 
 
@@ -125,7 +127,9 @@ def judge_slot(name: str, slot: SlotState | None, plugin: str) -> Finding:
     """The slot itself."""
     if slot is None:
         return Finding.ok(
-            "slot", f"{name!r} does not exist", "capture creates it; earlier changes will not be in the stream"
+            "slot",
+            f"{name!r} does not exist",
+            "capture creates it; earlier changes will not be in the stream",
         )
     try:
         check_slot(slot, plugin)
@@ -206,11 +210,7 @@ def judge_plugin(plugin: str, *, blockers: int | None, slot_exists: bool) -> Fin
 
 def size(count: int) -> str:
     """A number of bytes for people."""
-    amount = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if amount < 1024:
-            break
-        amount /= 1024
-    else:
-        unit = "TB"
-    return f"{amount:.0f} {unit}" if amount >= 10 or unit == "B" else f"{amount:.1f} {unit}"
+    for unit, bytes_each in (("TB", 1 << 40), ("GB", 1 << 30), ("MB", 1 << 20), ("kB", 1 << 10)):
+        if count >= bytes_each:
+            return f"{count / bytes_each:.1f} {unit}"
+    return f"{count} B"

@@ -42,7 +42,9 @@ class TableRules(NamedTuple):
     numeric_as_string: bool
 
 
-def judge_tables(tables: Sequence[TableFacts], rules: TableRules, *, plugin_has_strings: bool) -> list[Finding]:
+def judge_tables(
+    tables: Sequence[TableFacts], rules: TableRules, *, plugin_has_strings: bool
+) -> list[Finding]:
     """Every finding about tables; `plugin_has_strings`: wal2json is 2.6 or newer."""
     added, filtered = parse_patterns(rules.add_tables), parse_patterns(rules.filter_tables)
     leaves = [
@@ -68,9 +70,7 @@ def _any_matches(patterns: Sequence[TablePattern], table: TableFacts) -> bool:
     return any(pattern.matches(table.schema, table.table) for pattern in patterns)
 
 
-def _patterns(
-    variable: str, patterns: Sequence[TablePattern], tables: Sequence[TableFacts]
-) -> list[Finding]:
+def _patterns(variable: str, patterns: Sequence[TablePattern], tables: Sequence[TableFacts]) -> list[Finding]:
     """Patterns that mean nothing: a typo, or the parent of a partitioned table."""
     findings = []
     for pattern in patterns:
@@ -87,7 +87,7 @@ def _patterns(
             findings.append(
                 Finding.warn(
                     "tables",
-                    f"{variable}: {pattern.text!r} is a partitioned table, and wal2json knows only its leaves",
+                    f"{variable}: {pattern.text!r} is a partitioned table; wal2json knows only its leaves",
                     "name the leaves, or their schema as schema.*",
                 )
             )

@@ -141,7 +141,7 @@ def translate(error: psycopg.Error, *, slot: str, plugin: str) -> PostgresError:
             return _plugin_forbidden(plugin, sentence)
         case errors.InsufficientPrivilege():
             return RoleLacksReplication(f"{sentence}. Fix: ALTER ROLE <role> REPLICATION")
-        case errors.InvalidParameterValue() | errors.FeatureNotSupported():
+        case errors.InvalidParameterValue() | errors.InvalidName() | errors.FeatureNotSupported():
             return PluginOptionRefused(
                 f"{plugin} on this server refuses an option: {sentence}. Fix: WAL2JSON_NUMERIC_AS_STRING needs"
                 " wal2json 2.6; WAL2JSON_ADD_TABLES and WAL2JSON_FILTER_TABLES take schema.table"

@@ -1,0 +1,72 @@
+"""`penstock demo`: private servers, the acts that play on them, and the result."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from rich.console import Console
+
+from penstock.demo.capture_act import CaptureAct, DemoFailed, Outcome, Stage
+from penstock.demo.plain import PlainLines
+from penstock.demo.screen import Screen
+from penstock.demo.story import Story
+from penstock.local.kinesis import LocalKinesis
+from penstock.local.postgres import PrivatePostgres
+
+EXIT_NOT_PROVED: Final = 1
+
+
+def demo(*, seconds: int, seed: int) -> int:
+    """Play it on this machine; gives the exit code: 0 only if everything is proved."""
+    _forget_other_databases()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _leave)
+    story = Story(f"Penstock demo: Postgres to Kinesis, and a leader that is killed (seed {seed})")
+    view = _view(story)
+    try:
+        with view:
+            outcome = _play(story, seconds=seconds, seed=seed)
+    except DemoFailed as failure:
+        print(failure, file=sys.stderr)
+        return EXIT_NOT_PROVED
+    view.show(outcome)
+    return 0 if outcome.proof.holds else EXIT_NOT_PROVED
+
+
+def _play(story: Story, *, seconds: int, seed: int) -> Outcome:
+    with ExitStack() as at_end:
+        directory = Path(at_end.enter_context(tempfile.TemporaryDirectory(prefix="penstock-demo-")))
+        with story.step("a private Postgres starts") as step:
+            postgres = at_end.enter_context(PrivatePostgres())
+            [(version,)] = postgres.psql("SHOW server_version")
+            step.title = f"a private Postgres {version.split()[0]} with wal2json, on port {postgres.port}"
+        with story.step("an embedded Kinesis starts") as step:
+            kinesis = at_end.enter_context(LocalKinesis())
+            step.title = f"an embedded Kinesis (moto), at {kinesis.endpoint_url}"
+        return CaptureAct(Stage(postgres, kinesis, directory, seed, seconds), story).play()
+
+
+def _view(story: Story) -> Screen | PlainLines:
+    console = Console()
+    # Not console.is_terminal: that is also true in a CI that only asks for colours.
+    if sys.stdout.isatty() and not console.is_dumb_terminal:
+        return Screen(story, console)
+    return PlainLines(story)
+
+
+def _forget_other_databases() -> None:
+    """Let no PGSSLMODE, PGOPTIONS or the like, meant for another server, reach the private one."""
+    for name in [name for name in os.environ if name.startswith("PG")]:
+        del os.environ[name]
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    """Told to end, or the terminal is gone: end as after Ctrl-C, so that everything is closed."""
+    sys.exit(128 + number)

@@ -1,0 +1,214 @@
+"""The Postgres side of `penstock check`.
+
+It changes nothing. Whether the plugin loads and takes our options is tried on a temporary slot, which ends
+with its session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Final
+
+import psycopg
+from psycopg import AsyncConnection, errors
+
+from penstock.errors import NoSpareSlot, PostgresError, RoleLacksReplication, WalLevelTooLow
+from penstock.finding import Finding
+from penstock.postgres import preflight_queries as ask
+from penstock.postgres import preflight_rules as rules
+from penstock.postgres.connection import connect, connect_replication, connection_parameters, one_line
+from penstock.postgres.leader import LockHolder, lock_holder, slot_hash64
+from penstock.postgres.preflight_tables import TableRules, judge_tables
+from penstock.postgres.slot import SlotState, check_server, read_slot, translate
+from penstock.postgres.wal2json import replication_options
+from penstock.settings import CaptureSettings
+
+ANSWER_S: Final = 10.0
+"""How long a question may take."""
+TRIAL_SLOT_S: Final = 3.0
+"""How long the trial slot may wait for open transactions."""
+
+_NUMBERS_AS_STRINGS: Final = {"format-version": "2", "numeric-data-types-as-string": "false"}
+"""wal2json before 2.6 refuses the second option, whatever its value."""
+
+
+async def check_postgres(settings: CaptureSettings) -> list[Finding]:
+    """Every finding about the server and its tables; a server that can't be reached is one, too."""
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            session = await connect(_parameters(settings))
+    except (PostgresError, TimeoutError) as error:
+        return [_unasked("server", error)]
+    try:
+        return await _Preflight(settings, session).run()
+    finally:
+        session.pgconn.finish()
+
+
+class _Preflight:
+    """Takes the steps one after the other. A step that fails is a finding and stops no other."""
+
+    def __init__(self, settings: CaptureSettings, session: AsyncConnection) -> None:
+        self._settings = settings
+        self._session = session
+        self._plugin = settings.replication.output_plugin
+        self._slot: SlotState | None = None
+        self._holder: LockHolder | None = None
+        self._plugin_has_strings = False
+
+    async def run(self) -> list[Finding]:
+        steps: list[tuple[str, Callable[[], Awaitable[list[Finding]]]]] = [
+            ("server", self._look_at_server),
+            ("wal_level", self._look_at_wal_level),
+            ("role", self._look_at_role),
+            ("slot", self._look_at_slot),
+            ("leader", self._look_at_leader),
+            ("spare slots", self._look_at_spare_slots),
+            ("walsenders", self._look_at_walsenders),
+            ("replication", self._try_replication),
+            ("plugin", self._try_plugin),
+            ("retention", self._look_at_retention),
+            ("tables", self._look_at_tables),
+        ]
+        findings: list[Finding] = []
+        for subject, step in steps:
+            try:
+                async with asyncio.timeout(ANSWER_S):
+                    findings += await step()
+            except (psycopg.Error, PostgresError, TimeoutError) as error:
+                findings.append(_unasked(subject, error))
+        return findings
+
+    async def _look_at_server(self) -> list[Finding]:
+        await ask.limit_statements(self._session, ANSWER_S)
+        return [rules.judge_server(await ask.read_server(self._session))]
+
+    async def _look_at_wal_level(self) -> list[Finding]:
+        return [rules.judge_wal_level(await ask.read_wal_level(self._session))]
+
+    async def _look_at_role(self) -> list[Finding]:
+        return [rules.judge_role(await ask.read_role(self._session))]
+
+    async def _look_at_slot(self) -> list[Finding]:
+        name = self._settings.replication.slot
+        self._slot = await read_slot(self._session, name)
+        return [rules.judge_slot(name, self._slot, self._plugin)]
+
+    async def _look_at_leader(self) -> list[Finding]:
+        override = self._settings.leader.lock_key_override
+        key = slot_hash64(self._settings.replication.slot) if override is None else override
+        self._holder = await lock_holder(self._session, key)
+        user = None
+        if self._slot is not None and self._slot.active_pid is not None:
+            pid = self._slot.active_pid
+            user = rules.SlotUser(pid, await ask.describe_session(self._session, pid))
+        return [rules.judge_leader(user, self._holder)]
+
+    async def _look_at_spare_slots(self) -> list[Finding]:
+        exists = self._slot is not None
+        return [rules.judge_spare_slots(await ask.read_slots(self._session), slot_exists=exists)]
+
+    async def _look_at_walsenders(self) -> list[Finding]:
+        leads = self._holder is not None
+        return [rules.judge_walsenders(await ask.read_walsenders(self._session), someone_leads=leads)]
+
+    async def _try_replication(self) -> list[Finding]:
+        timeout_s = self._settings.leader.timeout_s
+        walsender = await connect_replication(_parameters(self._settings), wal_sender_timeout_s=timeout_s)
+        try:
+            system_id, timeline = await ask.read_system(walsender)
+        finally:
+            walsender.pgconn.finish()
+        return [Finding.ok("replication", f"a walsender answers: system id {system_id}, timeline {timeline}")]
+
+    async def _try_plugin(self) -> list[Finding]:
+        try:
+            async with self._trial_session() as session:
+                await check_server(session, self._plugin)
+                return await self._try_slot(session)
+        except (WalLevelTooLow, NoSpareSlot, RoleLacksReplication):
+            return [
+                Finding.warn(
+                    "plugin", f"{self._plugin} could not be tried", "mend what failed, and check again"
+                )
+            ]
+
+    async def _try_slot(self, session: AsyncConnection) -> list[Finding]:
+        name = f"penstock_check_{os.getpid()}"
+        exists = self._slot is not None
+        try:
+            await ask.create_trial_slot(session, name, self._plugin)
+        except errors.QueryCanceled:
+            # The plugin is loaded before the wait begins.
+            blockers = await ask.count_blockers(session)
+            return [rules.judge_plugin(self._plugin, blockers=blockers, slot_exists=exists)]
+        except psycopg.Error as error:
+            raise translate(error, slot=name, plugin=self._plugin) from error
+        plugin = rules.judge_plugin(self._plugin, blockers=None, slot_exists=exists)
+        return [plugin, await self._try_options(session, name)]
+
+    async def _try_options(self, session: AsyncConnection, slot: str) -> Finding:
+        try:
+            await ask.try_options(session, slot, self._options())
+        except errors.QueryCanceled:
+            return Finding.warn("options", f"{self._plugin} did not answer within {TRIAL_SLOT_S:.0f} s")
+        except psycopg.Error as error:
+            return Finding.from_error("options", translate(error, slot=slot, plugin=self._plugin))
+        # Last: an error ends the trial slot.
+        with contextlib.suppress(psycopg.Error):
+            await ask.try_options(session, slot, _NUMBERS_AS_STRINGS)
+            self._plugin_has_strings = True
+        return Finding.ok("options", f"{self._plugin} takes ours")
+
+    async def _look_at_retention(self) -> list[Finding]:
+        return rules.judge_retention(await ask.read_retention(self._session))
+
+    async def _look_at_tables(self) -> list[Finding]:
+        table_rules = TableRules(
+            add_tables=self._settings.wal2json.add_tables,
+            filter_tables=self._settings.wal2json.filter_tables,
+            by_primary_key=self._settings.partition_key.mode == "primary_key",
+            fallback=self._settings.partition_key.fallback,
+            numeric_as_string=self._settings.wal2json.numeric_as_string,
+        )
+        tables = await ask.read_tables(self._session)
+        return judge_tables(tables, table_rules, plugin_has_strings=self._plugin_has_strings)
+
+    @contextlib.asynccontextmanager
+    async def _trial_session(self) -> AsyncIterator[AsyncConnection]:
+        session = await connect(_parameters(self._settings))
+        try:
+            await ask.limit_statements(session, TRIAL_SLOT_S)
+            yield session
+        finally:
+            session.pgconn.finish()
+
+    def _options(self) -> dict[str, str]:
+        wal2json = self._settings.wal2json
+        return replication_options(
+            include_timestamp=wal2json.include_timestamp,
+            include_lsn=wal2json.include_lsn,
+            include_pk=wal2json.include_pk,
+            include_xids=wal2json.include_transactions,
+            numeric_as_string=wal2json.numeric_as_string,
+            add_tables=wal2json.add_tables,
+            filter_tables=wal2json.filter_tables,
+        )
+
+
+def _parameters(settings: CaptureSettings) -> dict[str, object]:
+    return connection_parameters(
+        connect_timeout_s=settings.replication.connect_timeout_s, silence_limit_s=ANSWER_S, role="check"
+    )
+
+
+def _unasked(subject: str, error: Exception) -> Finding:
+    """A question without an answer."""
+    if isinstance(error, PostgresError):
+        return Finding.from_error(subject, error)
+    if isinstance(error, TimeoutError):
+        return Finding.fail(subject, f"no answer from Postgres within {ANSWER_S:.0f} s")
+    return Finding.fail(subject, f"Postgres could not be asked: {one_line(error)}")

@@ -1,0 +1,79 @@
+"""Docs name what exists: settings, metrics and errors are checked against the code."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from penstock import errors
+from penstock.ops.metrics import CaptureMetrics
+from penstock.settings import CaptureSettings
+
+ROOT = Path(__file__).parents[2]
+OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
+
+
+def _variables() -> set[str]:
+    groups = [field.annotation for field in CaptureSettings.model_fields.values()]
+    return {
+        str(field.validation_alias)
+        for group in groups
+        for field in group.model_fields.values()  # type: ignore[union-attr]
+    }
+
+
+def _metrics() -> set[str]:
+    families = CaptureMetrics().registry.collect()
+    return {
+        family.name + ("_total" if family.type == "counter" else "")
+        for family in families
+        if family.name.startswith("penstock_")
+    }
+
+
+def _leaf_errors() -> set[str]:
+    classes = [each for each in vars(errors).values() if isinstance(each, type)]
+    return {
+        each.__name__
+        for each in classes
+        if issubclass(each, errors.PenstockError)
+        and (not each.__subclasses__() or each is errors.LineLost)
+        and each.__module__ == errors.__name__
+    }
+
+
+def test_every_setting_is_documented() -> None:
+    missing = {name for name in _variables() if f"`{name}`" not in OPERATIONS}
+    assert not missing
+
+
+def test_every_documented_setting_exists() -> None:
+    table = OPERATIONS.partition("## Settings")[2].partition("## ")[0]
+    named = set(re.findall(r"`([A-Z][A-Z0-9_]{4,})`", table))
+    libpq = {name for name in named if name.startswith("PG")}
+    assert named - libpq == _variables()
+
+
+def test_every_metric_is_documented_and_exists() -> None:
+    table = OPERATIONS.partition("## Metrics")[2]
+    assert set(re.findall(r"^\| `(penstock_\w+)`", table, re.MULTILINE)) == _metrics()
+
+
+def test_every_error_that_ends_a_leadership_is_documented() -> None:
+    missing = {name for name in _leaf_errors() if f"`{name}`" not in OPERATIONS}
+    assert not missing
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda p: p.name
+)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    links = [link for link in re.findall(r"\]\(([^)#]+)\)", page.read_text()) if "://" not in link]
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_readme_names_only_make_targets_that_exist() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"make ([a-z]+)", (ROOT / "README.md").read_text())) <= targets
