@@ -5,13 +5,25 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from penstock.local.kinesis import LocalKinesis
 from penstock.local.postgres import PrivatePostgres
-from tests.faults.oracle import Oracle
-from tests.faults.stream_checks import Change, read_changes
+from tests.faults.oracle import (
+    Oracle,
+    SlotSample,
+    assert_byte_for_byte,
+    assert_slot_never_passed_unpublished,
+)
+from tests.faults.stream_checks import (
+    Change,
+    assert_last_occurrences_in_order,
+    assert_nothing_missing,
+    assert_repeats_identical,
+    read_changes,
+)
+from tests.faults.workload import Writers
 from tests.servers.capture_process import CaptureProcess
 from tests.servers.fault_proxy import FaultProxy
 
@@ -94,3 +106,20 @@ def metric(capture: CaptureProcess, name: str) -> float:
     found = re.search(rf"^penstock_{name} (\S+)$", capture.get("/metrics").text, re.MULTILINE)
     assert found is not None, f"no metric penstock_{name}"
     return float(found[1])
+
+
+def check_everything(rig: Rig, writers: Writers, samples: Sequence[SlotSample] = ()) -> None:
+    """`check_stream`, and the stream agrees with what the writers know."""
+    assert not writers.in_doubt
+    assert_nothing_missing(rig.changes(), writers.committed)
+    check_stream(rig, samples)
+
+
+def check_stream(rig: Rig, samples: Sequence[SlotSample] = ()) -> None:
+    """What must hold when all is confirmed: of the stream, and of the slot whenever it was sampled."""
+    changes, committed = rig.changes(), rig.oracle.committed()
+    assert_byte_for_byte((change.data for change in changes), committed)
+    assert_last_occurrences_in_order(changes)
+    assert_repeats_identical(changes)
+    assert_slot_never_passed_unpublished(samples, committed, rig.proxy.log.puts)
+    assert not rig.proxy.log.violations

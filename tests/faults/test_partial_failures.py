@@ -4,14 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults.oracle import SlotSample, assert_byte_for_byte, assert_slot_never_passed_unpublished
-from tests.faults.rig import Rig, eventually, metric
-from tests.faults.stream_checks import (
-    assert_last_occurrences_in_order,
-    assert_nothing_missing,
-    assert_repeats_identical,
-    count_repeats,
-)
+from tests.faults.rig import Rig, check_everything, check_stream, eventually, metric
+from tests.faults.stream_checks import count_repeats
 from tests.faults.workload import Writers
 from tests.servers.faults import (
     INTERNAL_FAILURE,
@@ -60,7 +54,7 @@ def test_nothing_is_lost_and_the_last_word_is_the_newest(rig: Rig, scenario: str
             rig.wait_until_confirmed()
     assert needed <= set(rig.proxy.log.counts)
     assert scenario == "throttled" or count_repeats(rig.changes()) > 0
-    check_all(rig, writers, samples)
+    check_everything(rig, writers, samples)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +113,7 @@ def test_crashes_at_random_moments_while_everything_fails(rig: Rig) -> None:
     with rig.capture():
         rig.wait_until_confirmed()
     assert count_repeats(rig.changes()) > 0
-    check_all(rig, writers, samples)
+    check_everything(rig, writers, samples)
 
 
 def versions(rig: Rig) -> list[int]:
@@ -129,19 +123,3 @@ def versions(rig: Rig) -> list[int]:
 def switch_on(rig: Rig, faults: dict[Fault, float]) -> None:
     for fault, probability in faults.items():
         rig.proxy.inject(fault, probability=probability)
-
-
-def check_all(rig: Rig, writers: Writers, samples: list[SlotSample]) -> None:
-    assert not writers.in_doubt
-    assert_nothing_missing(rig.changes(), writers.committed)
-    check_stream(rig, samples)
-
-
-def check_stream(rig: Rig, samples: list[SlotSample]) -> None:
-    changes, committed = rig.changes(), rig.oracle.committed()
-    assert_byte_for_byte((change.data for change in changes), committed)
-    assert_last_occurrences_in_order(changes)
-    assert_repeats_identical(changes)
-    assert len(samples) > 10
-    assert_slot_never_passed_unpublished(samples, committed, rig.proxy.log.puts)
-    assert not rig.proxy.log.violations

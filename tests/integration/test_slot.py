@@ -5,13 +5,15 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
+import psycopg
 import pytest
 
 from penstock.local.kinesis import LocalKinesis
 from penstock.local.postgres import PrivatePostgres
 from penstock.local.postgres_programs import PostgresPrograms
-from penstock.lsn import format_lsn
+from penstock.lsn import format_lsn, parse_lsn
 from tests.faults.stream_checks import read_changes
 from tests.servers.capture_process import CaptureProcess
 from tests.servers.capture_site import CaptureSite, metric, readiness, wait_for_phase, wait_until
@@ -71,6 +73,7 @@ def test_a_slot_dropped_by_an_operator_leaves_a_gap_that_is_said(
         created = capture.wait_for_log("slot_created", count=2)
         assert gap["level"] == "error"
         assert gap["start_lsn"] == created["start_lsn"]
+        assert parse_lsn(gap["last_known_lsn"]) <= parse_lsn(gap["start_lsn"])
         assert metric(capture, "penstock_gaps_total") == 1
         site.psql("INSERT INTO t VALUES (2)")
         site.wait_until_confirmed()
@@ -92,10 +95,38 @@ def test_a_slot_in_use_is_waited_for_and_taken_over(site: CaptureSite) -> None:
         assert_no_traceback(capture)
 
 
+def test_an_option_that_only_a_newer_wal2json_knows(site: CaptureSite) -> None:
+    site.psql("CREATE TABLE n (id numeric PRIMARY KEY)")
+    with site.capture(WAL2JSON_NUMERIC_AS_STRING="true") as capture:
+        if knows_numeric_as_string(site):
+            capture.wait_for_log("streaming")
+            site.psql("INSERT INTO n VALUES (1.50)")
+            site.wait_until_confirmed()
+            assert [change.row["id"] for change in read_changes(site.kinesis, site.stream)] == ["1.50"]
+            return
+        said = capture.wait_for_log("PluginOptionRefused")
+        assert "Fix: WAL2JSON_NUMERIC_AS_STRING needs wal2json 2.6" in said["detail"]
+        assert f"postgres: {said['detail']}" in wait_for_phase(capture, "waiting")["reasons"]
+        assert_no_traceback(capture)
+
+
+def knows_numeric_as_string(site: CaptureSite) -> bool:
+    with psycopg.connect(site.conninfo, autocommit=True) as session:
+        session.execute("SELECT pg_create_logical_replication_slot('asked', 'wal2json', true)")
+        try:
+            session.execute(
+                "SELECT pg_logical_slot_peek_changes"
+                "('asked', NULL, NULL, 'format-version', '2', 'numeric-data-types-as-string', '1')"
+            )
+        except psycopg.errors.InvalidParameterValue:
+            return False
+    return True
+
+
 @contextmanager
 def holding_the_slot(site: CaptureSite) -> Iterator[subprocess.Popen[bytes]]:
     command = ["--dbname", site.conninfo, "--slot", site.slot, "--start", "--no-loop", "--file", "/dev/null"]
-    with open("/dev/null", "wb") as nowhere:  # noqa: PTH123
+    with Path("/dev/null").open("wb") as nowhere:
         holder = PostgresPrograms.find().spawn("pg_recvlogical", *command, output=nowhere)
     try:
         wait_until(lambda: active_pid(site), "pg_recvlogical has the slot")

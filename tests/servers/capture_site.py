@@ -76,7 +76,7 @@ class CaptureSite:
         if not rows:
             return None
         plugin, active_pid, confirmed, restart, wal_status = rows[0]
-        return SlotRow(plugin, active_pid, *map(_lsn, (confirmed, restart)), wal_status)
+        return SlotRow(plugin, active_pid, _lsn(confirmed), _lsn(restart), wal_status)
 
     def wal_end(self) -> int:
         """An LSN at or above the end of everything committed so far."""

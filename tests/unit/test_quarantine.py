@@ -220,12 +220,13 @@ def test_names_sort_by_position_and_are_file_names() -> None:
         LogOffset(0x16_B374_D848, 14),
         LogOffset(2**64 - 1, 0),
     ]
-    names = [object_name("etl_slot", offset) for offset in offsets]
+    names = [object_name("etl_slot", offset, b"payload") for offset in offsets]
 
     assert names == sorted(names)
     assert len(set(names)) == len(names)
-    assert names[6] == "etl_slot-00000016b374d848-000000000000000e.wal2json"
-    assert object_name("etl_slot", offsets[6]) == names[6]
+    assert names[6] == "etl_slot-00000016b374d848-000000000000000e-239f59ed55e7.wal2json"
+    assert object_name("etl_slot", offsets[6], b"payload") == names[6]
+    assert object_name("etl_slot", offsets[6], b"other") != names[6]
 
 
 class TestPointer:

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
@@ -13,9 +14,10 @@ from typing import Final
 
 from rich.console import Console
 
-from penstock.demo.capture_act import CaptureAct, DemoFailed, Outcome, Stage
+from penstock.demo.capture_act import CaptureAct, Outcome
 from penstock.demo.plain import PlainLines
 from penstock.demo.screen import Screen
+from penstock.demo.stage import DemoFailed, Stage
 from penstock.demo.story import Story
 from penstock.local.kinesis import LocalKinesis
 from penstock.local.postgres import PrivatePostgres
@@ -29,10 +31,14 @@ def demo(*, seconds: int, seed: int) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)
     story = Story(f"Penstock demo: Postgres to Kinesis, and a leader that is killed (seed {seed})")
-    view = _view(story)
+    return tell(_view(story), lambda: _play(story, seconds=seconds, seed=seed))
+
+
+def tell(view: Screen | PlainLines, play: Callable[[], Outcome]) -> int:
+    """Play while the view shows it, then show how it ended."""
     try:
         with view:
-            outcome = _play(story, seconds=seconds, seed=seed)
+            outcome = play()
     except DemoFailed as failure:
         print(failure, file=sys.stderr)
         return EXIT_NOT_PROVED

@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final, LiteralString
+from typing import Final, LiteralString, TypeVar
 
 import psycopg
 
@@ -15,12 +14,10 @@ from penstock.demo import shop
 from penstock.demo.monitor import Monitor
 from penstock.demo.processes import Capture
 from penstock.demo.proof import Proof, prove
+from penstock.demo.stage import DemoFailed, Stage
 from penstock.demo.story import Story
 from penstock.demo.witness import Witness
 from penstock.demo.workload import WRITERS, Workload
-from penstock.errors import PenstockError
-from penstock.local.kinesis import LocalKinesis
-from penstock.local.postgres import PrivatePostgres
 
 DATABASE: Final = "shop"
 STREAM: Final = "shop"
@@ -36,27 +33,14 @@ _SETTINGS: Final = {
     "STANDBY_RETRY_INTERVAL_S": str(RETRY_S),
     "LEADER_TIMEOUT_S": "5",
 }
+_Answer = TypeVar("_Answer")
+
 _PATIENCE_S: Final = 30.0
 _POLL_S: Final = 0.05
 _WAL_END: Final[LiteralString] = "SELECT pg_current_wal_flush_lsn()::text"
 _REACHED: Final[LiteralString] = (
     "SELECT confirmed_flush_lsn >= %s::pg_lsn FROM pg_replication_slots WHERE slot_name = %s"
 )
-
-
-class DemoFailed(PenstockError):
-    """Something did not happen that should have; with the log of the process that is to blame."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """What every act plays on: the servers, and a directory for logs."""
-
-    postgres: PrivatePostgres
-    kinesis: LocalKinesis
-    directory: Path
-    seed: int
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +64,12 @@ class CaptureAct:
 
     def play(self) -> Outcome:
         """Returns when everything that was started has ended, also if it raises."""
+        try:
+            return self._play()
+        except psycopg.Error as error:
+            raise DemoFailed(f"the shop's database failed: {error}") from error
+
+    def _play(self) -> Outcome:
         with ExitStack() as at_end:
             witness = self._prepare()
             for name in ("capture A", "capture B"):
@@ -92,7 +82,7 @@ class CaptureAct:
             return Outcome(self._prove(witness), takeover_s, self._workload.books.rollbacks)
 
     def _prepare(self) -> Witness:
-        with self._story.step("the shop's tables, and a witness: a second slot that only the proof reads"):
+        with self._story.step("the shop's tables, and a witness slot for the proof"):
             self._stage.postgres.create_database(DATABASE)
             self._stage.postgres.psql(shop.SCHEMA, DATABASE)
             self._stage.kinesis.create_stream(STREAM, SHARDS)
@@ -116,37 +106,37 @@ class CaptureAct:
         with self._story.step(title, planned_s=seconds) as step:
             self._workload.open()
             self._let_work_until(step.began + seconds / 2)
-            takeover_s = self._kill_the_leader()
+            takeover_s = self._kill_the_leader(step.began)
             self._let_work_until(step.began + seconds)
             self._workload.close()
-            self._workload.check()
+            self._look()
             books = self._workload.books
             step.title = (
                 f"the shop was open: {books.changes:,} changes in {books.transactions:,} transactions"
-                f" (and {books.rollbacks:,} rollbacks)"
             )
         return takeover_s
 
-    def _kill_the_leader(self) -> float:
+    def _kill_the_leader(self, opened: float) -> float:
         leader = self._leader()
         standby = next(capture for capture in self._captures if capture is not leader)
-        with self._story.step(f"kill -9 {leader.pid}: {leader.name}, the leader, is gone"):
+        title = f"kill -9 of {leader.name}, the leader, {time.monotonic() - opened:.1f} s after the opening"
+        with self._story.step(title, loud=True):
             moment = time.time()
             leader.kill9()
-        with self._story.step(f"{standby.name} takes over") as step:
-            self._wait(
-                lambda: standby.led_since(moment) is not None, f"{standby.name} did not take over", standby
-            )
-            takeover_s = (standby.led_since(moment) or moment) - moment
+        with self._story.step(f"{standby.name} takes over", loud=True) as step:
+            led = self._wait(lambda: standby.led_since(moment), f"{standby.name} did not take over", standby)
+            takeover_s = led - moment
             step.title = f"{standby.name} leads, {takeover_s:.1f} s after the kill"
         return takeover_s
 
     def _leader(self) -> Capture:
-        for capture in self._captures:
+        def streaming(capture: Capture) -> bool:
             answers = capture.ask()
-            if answers is not None and answers.phase == "streaming":
-                return capture
-        raise DemoFailed("nobody leads\n" + "\n".join(capture.log_tail() for capture in self._captures))
+            return answers is not None and answers.phase == "streaming"
+
+        return self._wait(
+            lambda: next(filter(streaming, self._captures), None), "nobody led", self._captures[-1]
+        )
 
     def _wait_until_confirmed(self) -> None:
         with (
@@ -170,7 +160,7 @@ class CaptureAct:
             step.title = f"{leader.name} was told to stop: drained, exit code 0"
 
     def _prove(self, witness: Witness) -> Proof:
-        with self._story.step("the proof: every record of the stream against the witness and the tables"):
+        with self._story.step("the proof: the stream against the witness and the tables"):
             witnessed = witness.committed()
             books = self._workload.books
             return prove(
@@ -188,23 +178,21 @@ class CaptureAct:
             self._look()
             time.sleep(_POLL_S)
 
-    def _wait(self, condition: Callable[[], bool], otherwise: str, watched: Capture) -> None:
-        """Wait for a condition; DemoFailed if a process or a writer ends first, or patience does."""
+    def _wait(self, ask: Callable[[], _Answer | None], otherwise: str, watched: Capture) -> _Answer:
+        """Ask until there is an answer; DemoFailed if a process or a writer ends first, or patience does."""
         deadline = time.monotonic() + _PATIENCE_S
-        while not condition():
+        while not (answer := ask()):
             self._look()
             if time.monotonic() > deadline:
                 raise DemoFailed(f"{otherwise} within {_PATIENCE_S:.0f} s\n{watched.log_tail()}")
             time.sleep(_POLL_S)
+        return answer
 
     def _look(self) -> None:
         """Whatever should be running is."""
-        try:
-            self._workload.check()
-        except psycopg.Error as error:
-            raise DemoFailed(f"a writer of the shop failed: {error}") from error
+        self._workload.check()
         for capture in self._captures:
-            if capture.exit_code and not capture.killed:
+            if capture.died:
                 raise _died(capture)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, LiteralString, Self
 
 import psycopg
@@ -44,15 +45,13 @@ class Monitor:
     def __exit__(self, *exc_info: object) -> None:
         self._end.set()
         self._thread.join()
+        self._story.readings = None
 
     def _run(self) -> None:
-        with psycopg.connect(self._conninfo, autocommit=True) as connection:
-            while True:
-                ended = self._end.is_set()
+        # A server that is gone ends the writers too, and they are asked why.
+        with suppress(psycopg.Error), psycopg.connect(self._conninfo, autocommit=True) as connection:
+            while not self._end.wait(_INTERVAL_S):
                 self._story.readings = self._read(connection)
-                if ended:
-                    return
-                self._end.wait(_INTERVAL_S)
 
     def _read(self, connection: psycopg.Connection) -> Readings:
         [(lag_bytes,)] = connection.execute(_LAG, [self._slot]).fetchall()

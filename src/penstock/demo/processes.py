@@ -11,6 +11,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from datetime import datetime
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -39,6 +40,7 @@ class Capture:
     def __init__(self, name: str, env: Mapping[str, str], directory: Path) -> None:
         self.name = name
         self.killed = False
+        self._told_to_end = False
         self._log = directory / f"{name.replace(' ', '-')}.log"
         with self._log.open("wb") as output:
             self._process = subprocess.Popen(
@@ -73,6 +75,11 @@ class Capture:
         """None while it runs."""
         return self._process.poll()
 
+    @property
+    def died(self) -> bool:
+        """Whether it ended by itself."""
+        return self.exit_code is not None and not self._told_to_end
+
     def events(self, name: str) -> list[dict[str, Any]]:
         """Its structured log lines of one event so far."""
         lines = self._log.read_bytes().split(b"\n")[:-1]  # what follows the last newline is being written
@@ -92,7 +99,7 @@ class Capture:
         try:
             phase = json.loads(_get(f"{started[0]['ops']}/readyz"))["phase"]
             metrics = _get(f"{started[0]['ops']}/metrics").decode().splitlines()
-        except OSError:
+        except (OSError, HTTPException):
             return None
         published = next(line for line in metrics if line.startswith(_RECORDS_METRIC))
         return Answers(phase, int(float(published.removeprefix(_RECORDS_METRIC))))
@@ -104,12 +111,13 @@ class Capture:
 
     def kill9(self) -> None:
         """End it without any warning."""
-        self.killed = True
+        self.killed = self._told_to_end = True
         self._process.kill()
         self._process.wait()
 
     def terminate(self) -> None:
         """Ask it to drain and end (SIGTERM)."""
+        self._told_to_end = True
         self._process.send_signal(signal.SIGTERM)
 
     def close(self) -> None:

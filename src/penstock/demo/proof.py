@@ -149,7 +149,7 @@ def _disordered(changes: Mapping[bytes, Change], stream: Sequence[Record]) -> It
     for payload, change in changes.items():  # in commit order
         place = last_place.get(payload, -1)
         if 0 <= place < newest.get(change.key, -1):
-            yield f"{change} comes after a later change of that row"
+            yield f"{change} comes before an earlier change of that row"
         newest[change.key] = max(place, newest.get(change.key, -1))
 
 

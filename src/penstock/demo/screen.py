@@ -20,7 +20,8 @@ from penstock.demo.story import Readings, Step, StepState, Story
 
 _SPINNER: Final = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _ROLE_STYLES: Final = {"leader": "bold green", "standby": "cyan", "killed": "bold red"}
-_BAR_WIDTH: Final = 20
+_WIDEST: Final = 90
+_LAST_COLUMN: Final = 10
 
 
 class Screen:
@@ -29,7 +30,9 @@ class Screen:
     def __init__(self, story: Story, console: Console) -> None:
         self._console = console
         self._live = Live(
-            get_renderable=lambda: picture(story, time.monotonic()), console=console, refresh_per_second=8
+            get_renderable=lambda: picture(story, time.monotonic(), console.width),
+            console=console,
+            refresh_per_second=8,
         )
 
     def __enter__(self) -> Self:
@@ -44,21 +47,24 @@ class Screen:
         self._console.print(_panel(outcome))
 
 
-def picture(story: Story, now: float) -> RenderableType:
+def picture(story: Story, now: float, width: int) -> RenderableType:
     """The whole screen at one moment."""
-    parts: list[RenderableType] = [Text(story.title, style="bold"), _steps(story, now)]
+    parts: list[RenderableType] = [Text(story.title, style="bold"), _steps(story, now, min(width, _WIDEST))]
     if story.readings is not None:
         parts += [_processes(story.readings), _rates(story.readings)]
     return Group(*parts, "")
 
 
-def _steps(story: Story, now: float) -> Table:
+def _steps(story: Story, now: float, width: int) -> Table:
+    # Of fixed width: the columns must not jump about while titles come and go.
     grid = Table.grid(padding=(0, 1))
     grid.add_column(width=1)
-    grid.add_column()
-    grid.add_column(justify="right", no_wrap=True)
+    grid.add_column(width=width - _LAST_COLUMN - 3)
+    grid.add_column(width=_LAST_COLUMN, justify="right")
     for step in list(story.steps):
-        grid.add_row(_tick(step, now), step.title, _duration(step, now))
+        grid.add_row(
+            _tick(step, now), Text(step.title, style="bold" if step.loud else ""), _duration(step, now)
+        )
     return grid
 
 
@@ -73,7 +79,7 @@ def _tick(step: Step, now: float) -> Text:
 def _duration(step: Step, now: float) -> RenderableType:
     elapsed = step.elapsed_s(now)
     if step.state is StepState.RUNNING and step.planned_s is not None:
-        return ProgressBar(total=step.planned_s, completed=min(elapsed, step.planned_s), width=_BAR_WIDTH)
+        return ProgressBar(total=step.planned_s, completed=min(elapsed, step.planned_s), width=_LAST_COLUMN)
     return Text(f"{elapsed:.1f} s", style="dim")
 
 
@@ -109,7 +115,9 @@ def _panel(outcome: Outcome) -> Panel:
     grid.add_column(justify="right", no_wrap=True)
     grid.add_column(style="dim")
     for line in result.lines(outcome):
-        grid.add_row(line.label, Text(line.value, style="bold" if line.good else "bold red"), line.remark)
+        grid.add_row(
+            line.label, Text(line.value, style="bold green" if line.good else "bold red"), line.remark
+        )
     parts: list[RenderableType] = [grid]
     parts += [Text(finding, style="red") for finding in result.findings(outcome)]
     colour = "green" if outcome.proof.holds else "red"

@@ -29,6 +29,8 @@ class Step:
     ended: float | None = None
     planned_s: float | None = None
     """How long it is meant to last, if that is known: its progress can be shown."""
+    loud: bool = False
+    """One of the moments that the demo is about."""
 
     def elapsed_s(self, now: float) -> float:
         """How long it has lasted."""
@@ -65,9 +67,9 @@ class Story:
     readings: Readings | None = None
 
     @contextmanager
-    def step(self, title: str, *, planned_s: float | None = None) -> Iterator[Step]:
+    def step(self, title: str, *, planned_s: float | None = None, loud: bool = False) -> Iterator[Step]:
         """Something is going on: done at the end of the block, failed if that raises."""
-        step = Step(title, time.monotonic(), planned_s=planned_s)
+        step = Step(title, time.monotonic(), planned_s=planned_s, loud=loud)
         self.steps.append(step)
         try:
             yield step

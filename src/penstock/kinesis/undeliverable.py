@@ -68,7 +68,7 @@ class UndeliverablePolicy:
     async def quarantine(self, event: ChangeEvent, reason: str) -> None:
         """Store the payload durably, then put a pointer in its place; retries until it is stored."""
         assert self._store is not None, "quarantine needs a store"
-        name = object_name(self._slot, event.offset)
+        name = object_name(self._slot, event.offset, event.payload)
         url = await self._store_for_sure(self._store, name, event)
         what = summarise(event.payload)
         _log.warning("record_quarantined", reason=reason, url=url, **_described(event))

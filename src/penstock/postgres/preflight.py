@@ -34,6 +34,10 @@ TRIAL_SLOT_S: Final = 3.0
 _NUMBERS_AS_STRINGS: Final = {"format-version": "2", "numeric-data-types-as-string": "false"}
 """wal2json before 2.6 refuses the second option, whatever its value."""
 
+_NO_SESSION: Final = (
+    "correct PGHOST, PGPORT, PGUSER, PGPASSWORD or PGDATABASE; the server must be a primary, not a standby"
+)
+
 
 async def check_postgres(settings: CaptureSettings) -> list[Finding]:
     """Every finding about the server and its tables; a server that can't be reached is one, too."""
@@ -41,7 +45,7 @@ async def check_postgres(settings: CaptureSettings) -> list[Finding]:
         async with asyncio.timeout(ANSWER_S):
             session = await connect(_parameters(settings))
     except (PostgresError, TimeoutError) as error:
-        return [_unasked("server", error)]
+        return [_unasked("server", error)._replace(fix=_NO_SESSION)]
     try:
         return await _Preflight(settings, session).run()
     finally:

@@ -97,7 +97,7 @@ def _patterns(variable: str, patterns: Sequence[TablePattern], tables: Sequence[
 def _identities(leaves: Sequence[TableFacts]) -> Finding:
     without = [table for table in leaves if not table.has_identity]
     if not without:
-        return Finding.ok("replica identity", f"all {len(leaves)} tables have one")
+        return Finding.ok("replica identity", f"every table has one ({len(leaves)})")
     return Finding.fail(
         "replica identity",
         f"updates and deletes are left out, without a word, for {_names(without)}",
@@ -108,7 +108,7 @@ def _identities(leaves: Sequence[TableFacts]) -> Finding:
 def _keys(leaves: Sequence[TableFacts], fallback: str) -> list[Finding]:
     without = [table for table in leaves if not table.has_key]
     if not without:
-        return [Finding.ok("keys", f"all {len(leaves)} tables have one")]
+        return [Finding.ok("keys", f"every table has one ({len(leaves)})")]
     found = f"no key, so PARTITION_KEY_FALLBACK={fallback} applies, in {_names(without)}"
     if fallback != "lsn":
         return [Finding.ok("keys", found)]
@@ -129,7 +129,7 @@ def _floats(leaves: Sequence[TableFacts], *, plugin_has_strings: bool) -> list[F
     return [
         Finding.warn(
             "numbers",
-            f"NaN and Infinity arrive as null; {len(having)} tables have numeric or floating-point columns",
+            f"NaN and Infinity arrive as null; tables with numeric or floating-point columns: {len(having)}",
             f"none, if they hold no such values; else {upgrade}set WAL2JSON_NUMERIC_AS_STRING=true,"
             " and every number arrives as a string",
         )
@@ -143,7 +143,7 @@ def _partitions(leaves: Sequence[TableFacts]) -> list[Finding]:
     return [
         Finding.ok(
             "partitions",
-            f"records of {len(partitions)} partitions carry the leaf's name, not the parent's",
+            f"{len(partitions)} found: their records carry the leaf's name, not the parent's",
             "a row that moves between partitions is a delete and an insert, under two keys",
         )
     ]

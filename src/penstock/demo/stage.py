@@ -1,0 +1,25 @@
+"""What every act of the demo plays on, and how an act fails."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.errors import PenstockError
+from penstock.local.kinesis import LocalKinesis
+from penstock.local.postgres import PrivatePostgres
+
+
+class DemoFailed(PenstockError):
+    """Something did not happen that should have; with the log of the process that is to blame."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The servers, a directory for logs, and what the command was asked for."""
+
+    postgres: PrivatePostgres
+    kinesis: LocalKinesis
+    directory: Path
+    seed: int
+    seconds: float

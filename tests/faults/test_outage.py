@@ -1,0 +1,196 @@
+"""Kinesis is away, or refuses us: Penstock waits, holds no more than its budget, and says what is wrong."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.faults.rig import Readiness, Rig, check_everything, metric, readiness
+from tests.faults.workload import Writers
+from tests.servers.capture_process import CaptureProcess
+from tests.servers.faults import ACCESS_DENIED, NO_SUCH_STREAM, Answer
+from tests.servers.kinesis_rules import Refusal
+from tests.servers.tcp_proxy import TcpProxy
+
+OUTAGE_S = 60.0 if os.environ.get("PENSTOCK_LONG_TESTS") == "1" else 12.0
+DISCONNECT_S = 4.0
+MIB = 1024 * 1024
+BUDGET_BYTES = 2 * MIB
+BUDGET_MESSAGES = 2000
+QUICK = {
+    "LEADER_TIMEOUT_S": 4,
+    "INFLIGHT_MAX_BYTES": BUDGET_BYTES,
+    "INFLIGHT_MAX_MESSAGES": BUDGET_MESSAGES,
+}
+STOP_S = 2.0
+
+
+class Sample(NamedTuple):
+    """The process at one moment of an outage."""
+
+    at_s: float
+    rss_bytes: int
+    pending: float
+    readiness: Readiness
+
+
+def test_an_outage_is_waited_out_with_bounded_memory_and_a_released_slot(rig: Rig) -> None:
+    writers = Writers(rig.conninfo, seed=3, writers=3, keys=50, pad=2000, pause_s=0.02)
+    log = rig.proxy.log
+    with (
+        rig.capture(**QUICK, SINK_OUTAGE_DISCONNECT_S=DISCONNECT_S) as capture,
+        rig.oracle.watching() as slot,
+    ):
+        with writers.running():
+            log.wait_for(lambda log: log.record_counts["accepted"] > 1000, timeout=30)
+            rss_before, written_before = capture.rss_bytes(), written_bytes(rig)
+            rig.proxy.outage()
+            began = time.monotonic()
+            seen = observe(capture, began)
+            assert written_bytes(rig) - written_before > 4 * BUDGET_BYTES
+            rig.proxy.restore()
+            capture.wait_for_log("streaming", count=2)
+        rig.wait_until_confirmed()
+        assert readiness(capture).status == 200
+        assert [event["level"] for event in capture.events("SinkOutage")] == ["error"]
+        assert len(capture.events("streaming")) == 2
+        assert "EndpointConnectionError" in capture.events("sink_down")[0]["detail"]
+        assert "Traceback" not in capture.log_text()
+
+    during = [sample for sample in slot if began + 0.5 < sample.taken_at < began + OUTAGE_S]
+    released_s = next(sample.taken_at for sample in during if not sample.active) - began
+    assert DISCONNECT_S - 1 < released_s < DISCONNECT_S + 3
+    assert len({sample.confirmed_lsn for sample in during}) == 1
+    down = [sample.readiness for sample in seen if sample.at_s > DISCONNECT_S + 3]
+    assert {(each.status, each.phase) for each in down} == {(503, "sink_down")}
+    assert all("EndpointConnectionError" in each.reasons for each in down)
+    check_memory(seen, rss_before)
+    check_everything(rig, writers, slot)
+
+
+@pytest.mark.parametrize("silent", [False, True], ids=["refused", "silent"])
+def test_postgres_stops_quickly_while_the_leader_still_hopes(rig: Rig, silent: bool) -> None:
+    writers = Writers(rig.conninfo, seed=4, keys=20, pad=2000)
+    with (
+        TcpProxy("127.0.0.1", urlsplit(rig.proxy.url).port or 0) as line,
+        rig.capture(**QUICK, AWS_ENDPOINT_URL_KINESIS=f"http://127.0.0.1:{line.port}") as capture,
+    ):
+        writers.write(transactions=5)
+        rig.wait_until_confirmed()
+        (line.freeze if silent else line.refuse)()
+        writers.write(transactions=100)
+        capture.wait_for_log("request_failed")
+        assert rig.oracle.sample().active
+
+        assert rig.postgres.stop("fast") < STOP_S
+
+        rig.postgres.start()
+        line.refuse()  # what a frozen line still holds must not arrive late
+        line.thaw()
+        line.accept()
+        rig.wait_until_confirmed()
+        assert "Traceback" not in capture.log_text()
+    check_everything(rig, writers)
+
+
+def test_postgres_stops_quickly_after_the_slot_was_released(rig: Rig) -> None:
+    writers = Writers(rig.conninfo, seed=4, keys=20, pad=2000)
+    with rig.capture(**QUICK, SINK_OUTAGE_DISCONNECT_S=1) as capture:
+        writers.write(transactions=5)
+        rig.wait_until_confirmed()
+        rig.proxy.outage()
+        writers.write(transactions=100)
+        capture.wait_for_log("sink_down")
+        assert not rig.oracle.sample().active
+
+        assert rig.postgres.stop("fast") < STOP_S
+
+        rig.postgres.start()
+        rig.proxy.restore()
+        rig.wait_until_confirmed()
+        assert "Traceback" not in capture.log_text()
+    check_everything(rig, writers)
+
+
+@pytest.mark.parametrize("refusal", [ACCESS_DENIED, NO_SUCH_STREAM], ids=lambda refusal: refusal.code)
+def test_a_stream_that_may_not_be_written_is_said_loudly_and_waited_for(rig: Rig, refusal: Refusal) -> None:
+    writers = Writers(rig.conninfo, seed=5, keys=20)
+    with rig.capture(**QUICK) as capture, rig.oracle.watching() as slot:
+        writers.write(transactions=5)
+        rig.wait_until_confirmed()
+        rig.proxy.inject(Answer(refusal))
+        writers.write(transactions=50)
+        said = capture.wait_for_log("stream_fault", where=lambda event: event["code"] == refusal.code)
+        assert said["level"] == "error"
+        for answer in probe_for(2.0, capture):
+            assert (answer.status, answer.phase) == (503, "streaming")
+            assert refusal.code in answer.reasons
+        rig.proxy.clear()
+        rig.wait_until_confirmed()
+        assert readiness(capture).status == 200
+        assert len(capture.events("streaming")) == 1
+        assert "Traceback" not in capture.log_text()
+    check_everything(rig, writers, slot)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "operation"),
+    [
+        pytest.param(NO_SUCH_STREAM, None, id="no_such_stream"),
+        pytest.param(ACCESS_DENIED, "PutRecords", id="access_denied"),
+    ],
+)
+def test_it_stays_unready_when_the_slot_was_given_up_for_a_refusal(
+    rig: Rig, refusal: Refusal, operation: str | None
+) -> None:
+    """Also where the probe succeeds or can't tell: a role that may not put may still describe the stream."""
+    writers = Writers(rig.conninfo, seed=6, keys=20)
+    with rig.capture(**QUICK, SINK_OUTAGE_DISCONNECT_S=1) as capture, rig.oracle.watching() as slot:
+        writers.write(transactions=5)
+        rig.wait_until_confirmed()
+        rig.proxy.inject(Answer(refusal), operation=operation)
+        writers.write(transactions=50)
+        capture.wait_for_log("stream_fault")
+        capture.wait_for_log("SinkOutage")
+        answers = probe_for(2.5, capture)
+        rig.proxy.clear()
+        rig.wait_until_confirmed()
+        assert readiness(capture).status == 200
+        assert "Traceback" not in capture.log_text()
+    check_everything(rig, writers, slot)
+    assert {answer.status for answer in answers} == {503}
+
+
+def observe(capture: CaptureProcess, began: float) -> list[Sample]:
+    """Look at the process several times a second until the outage has lasted long enough."""
+    seen = []
+    while (at_s := time.monotonic() - began) < OUTAGE_S:
+        pending = metric(capture, "ack_pending")
+        seen.append(Sample(at_s, capture.rss_bytes(), pending, readiness(capture)))
+        time.sleep(0.2)
+    return seen
+
+
+def probe_for(seconds: float, capture: CaptureProcess) -> list[Readiness]:
+    """Ask /readyz again and again."""
+    end = time.monotonic() + seconds
+    answers = []
+    while time.monotonic() < end:
+        answers.append(readiness(capture))
+        time.sleep(0.005)
+    return answers
+
+
+def check_memory(seen: list[Sample], rss_before: int) -> None:
+    assert max(sample.rss_bytes for sample in seen) < rss_before + BUDGET_BYTES + 4 * MIB
+    late = [sample.rss_bytes for sample in seen if sample.at_s > OUTAGE_S / 2]
+    assert max(late) - min(late) < MIB
+    assert max(sample.pending for sample in seen) < 2 * BUDGET_MESSAGES
+
+
+def written_bytes(rig: Rig) -> int:
+    return sum(len(change.payload) for change in rig.oracle.committed())

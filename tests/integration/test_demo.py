@@ -1,0 +1,102 @@
+"""`penstock demo` as somebody runs it in a pipe: proved, interrupted, or with a process that dies."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts a demo; one that still runs after the test is ended."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "penstock", "demo", *arguments],
+            # Variables for another database, and a colourful CI: neither may reach the demo.
+            env={**os.environ, "PGHOST": "elsewhere.invalid", "PGSSLMODE": "require", "FORCE_COLOR": "1"},
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def read_until(process: subprocess.Popen[str], pattern: str) -> re.Match[str]:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if found := re.search(pattern, line):
+            return found
+    raise AssertionError(f"the demo ended without {pattern!r}: {process.communicate()}")
+
+
+def count(output: str, label: str) -> int:
+    found = re.search(rf"^  {label} +([\d,]+) ", output, re.MULTILINE)
+    assert found, output
+    return int(found[1].replace(",", ""))
+
+
+def await_end_of(pid: int) -> None:
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{pid}").exists():
+        assert time.monotonic() < deadline, f"process {pid} still runs"
+        time.sleep(0.02)
+
+
+def test_proves_that_nothing_is_lost_when_the_leader_is_killed(start: Start, tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("WAL2JSON_FILTER_TABLES=public.orders\n")
+    process = start("--seconds", "6")
+    output, errors = process.communicate(timeout=110)
+    assert (process.returncode, errors) == (0, ""), output
+    assert "Proved: every committed change is in the stream" in output
+    assert count(output, "committed") > 500
+    assert count(output, "published") == count(output, "committed") + count(output, "duplicate")
+    faults = ("missing", "invented", "disordered", "differing", "unwitnessed")
+    assert [count(output, label) for label in faults] == [0, 0, 0, 0, 0]
+    takeover = re.search(r"capture B leads, ([\d.]+) s after the kill", output)
+    assert takeover, output
+    assert f"takeover       {takeover[1]} s" in output
+    assert "\x1b" not in output
+
+
+def test_ctrl_c_ends_everything(start: Start) -> None:
+    process = start()
+    port = int(read_until(process, r"wal2json, on port (\d+)")[1])
+    captures = [int(read_until(process, rf"capture {name} \(pid (\d+)\)")[1]) for name in "AB"]
+    read_until(process, r"commits/s")
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (130, "")
+    for pid in captures:
+        await_end_of(pid)
+    listening = subprocess.run(["grep", "-c", f":{port:04X} 00000000:0000 0A", "/proc/net/tcp"], check=False)
+    assert listening.returncode == 1, "Postgres still listens"
+
+
+def test_a_process_that_dies_is_named_with_the_end_of_its_log(start: Start) -> None:
+    process = start()
+    standby = int(read_until(process, r"capture B \(pid (\d+)\) stands by")[1])
+    os.kill(standby, signal.SIGKILL)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert f"capture B (pid {standby}) ended unexpectedly, exit code -9" in errors
+    assert '"event": "standby"' in errors
+    assert "Traceback" not in errors

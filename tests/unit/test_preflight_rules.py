@@ -1,0 +1,160 @@
+"""Findings that no server at hand can be brought to give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from penstock.errors import SlotInvalid
+from penstock.finding import Finding, Level, as_text, worst
+from penstock.kinesis.preflight import judge_refusal, judge_stream
+from penstock.postgres.preflight_rules import (
+    MUCH_RETAINED_BYTES,
+    Retention,
+    RoleFacts,
+    ServerFacts,
+    judge_retention,
+    judge_role,
+    judge_server,
+    judge_slot,
+    size,
+)
+from penstock.postgres.preflight_tables import NAMES_SHOWN, TableFacts, TableRules, judge_tables
+from penstock.postgres.slot import SlotState
+from penstock.settings import KinesisSettings
+
+STREAM = KinesisSettings(region="eu-west-1", stream="orders")
+ACTIVE = {"StreamStatus": "ACTIVE", "OpenShardCount": 2, "RetentionPeriodHours": 24}
+HEALTHY = SlotState(
+    name="s",
+    slot_type="logical",
+    plugin="wal2json",
+    database="shop",
+    temporary=False,
+    active_pid=7,
+    confirmed_flush_lsn=0x20,
+    restart_lsn=0x10,
+    wal_status="reserved",
+    safe_wal_bytes=None,
+    connected_database="shop",
+    retained_bytes=16,
+)
+
+
+@pytest.mark.parametrize(("version", "level"), [(130022, Level.FAIL), (140000, Level.OK), (180006, Level.OK)])
+def test_server_version(version: int, level: Level) -> None:
+    assert judge_server(ServerFacts(version, "x", "shop", "me")).level is level
+
+
+@pytest.mark.parametrize("right", ["superuser", "replication", "rds_replication"])
+def test_each_right_to_replicate_is_enough(right: str) -> None:
+    nobody = RoleFacts("me", superuser=False, replication=False, rds_replication=False)
+
+    assert judge_role(nobody).level is Level.FAIL
+    assert judge_role(nobody._replace(**{right: True})).level is Level.OK
+
+
+@pytest.mark.parametrize(
+    ("changed", "level"),
+    [
+        pytest.param({}, Level.OK, id="read"),
+        pytest.param({"active_pid": None}, Level.OK, id="not read, little retained"),
+        pytest.param({"retained_bytes": 2 * MUCH_RETAINED_BYTES}, Level.OK, id="read, much retained"),
+        pytest.param(
+            {"active_pid": None, "retained_bytes": 2 * MUCH_RETAINED_BYTES}, Level.WARN, id="nobody reads it"
+        ),
+        pytest.param({"wal_status": "unreserved"}, Level.WARN, id="about to be lost"),
+        pytest.param({"wal_status": "lost"}, Level.FAIL, id="lost"),
+    ],
+)
+def test_slot(changed: Mapping[str, Any], level: Level) -> None:
+    assert judge_slot("s", HEALTHY._replace(**changed), "wal2json").level is level
+
+
+def test_a_timeout_for_idle_slots_is_a_warning_of_its_own() -> None:
+    assert len(judge_retention(Retention(keep_mb=-1, idle_timeout="0"))) == 1
+
+    _, finding = judge_retention(Retention(keep_mb=-1, idle_timeout="1d"))
+
+    assert (finding.level, "idle_replication_slot_timeout is 1d" in finding.found) == (Level.WARN, True)
+
+
+@pytest.mark.parametrize(
+    ("changed", "level"),
+    [
+        ({}, Level.OK),
+        ({"StreamStatus": "UPDATING"}, Level.OK),
+        ({"StreamStatus": "CREATING"}, Level.FAIL),
+        ({"StreamStatus": "DELETING"}, Level.FAIL),
+        ({"MaxRecordSizeInKiB": 1024}, Level.OK),
+        ({"MaxRecordSizeInKiB": 1023}, Level.WARN),
+    ],
+)
+def test_stream(changed: Mapping[str, object], level: Level) -> None:
+    assert judge_stream(STREAM, {**ACTIVE, **changed}).level is level
+
+
+@pytest.mark.parametrize(
+    ("code", "level"),
+    [
+        ("AccessDeniedException", Level.WARN),
+        ("ResourceNotFoundException", Level.FAIL),
+        ("UnrecognizedClientException", Level.FAIL),
+    ],
+)
+def test_a_refusal_to_describe_the_stream(code: str, level: Level) -> None:
+    assert judge_refusal(STREAM, code, "message").level is level
+
+
+def test_many_tables_are_counted_not_listed() -> None:
+    rules = TableRules(None, None, by_primary_key=False, fallback="lsn", numeric_as_string=True)
+    tables = [
+        TableFacts(
+            "public",
+            f"t{number:02}",
+            partitioned=False,
+            partition=False,
+            has_identity=False,
+            has_key=False,
+            has_floats=False,
+        )
+        for number in range(NAMES_SHOWN + 3)
+    ]
+
+    (finding,) = judge_tables(tables, rules, plugin_has_strings=True)
+
+    assert finding.found.endswith(f"public.t{NAMES_SHOWN - 1} and 3 more")
+
+
+def test_an_error_of_capture_gives_finding_and_fix() -> None:
+    finding = Finding.from_error("slot", SlotInvalid("the slot is lost. Fix: make a new one"))
+
+    assert finding == (Level.FAIL, "slot", "the slot is lost", "make a new one")
+
+
+def test_text_has_a_line_a_finding_and_is_coloured_only_on_request() -> None:
+    findings = [
+        Finding.ok("a", "fine", "advice"),
+        Finding.warn("long", "doubtful"),
+        Finding.fail("b", "broken", "mend it"),
+    ]
+
+    assert as_text(findings).splitlines() == [
+        "ok    a     fine. Note: advice",
+        "warn  long  doubtful",
+        "fail  b     broken. Fix: mend it",
+        "",
+        "3 findings: 1 ok, 1 warn, 1 fail",
+    ]
+    assert as_text(findings, colour=True).count("\033[0m") == 3
+    assert (worst(findings), worst(findings[:2]), worst([])) == (Level.FAIL, Level.WARN, Level.OK)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 kB"), (64 << 20, "64.0 MB"), (3 << 40, "3.0 TB")],
+)
+def test_sizes(count: int, text: str) -> None:
+    assert size(count) == text
