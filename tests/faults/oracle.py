@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
 
 import psycopg
 from psycopg.rows import scalar_row
@@ -18,6 +21,7 @@ from penstock.postgres.wal2json import replication_options
 from tests.servers.request_log import LoggedRequest
 
 _SAMPLE_EVERY_S = 0.05
+_SHOWN_BYTES = 200
 
 
 class Committed(NamedTuple):
@@ -63,11 +67,6 @@ class Oracle:
             ).fetchall()
         return list(_changes(frames))
 
-    def end_of_wal(self) -> int:
-        """An LSN at or above the end of everything committed so far."""
-        with self._session() as session:
-            return _lsn(session.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone())
-
     def sample(self) -> SlotSample:
         """The captured slot, now."""
         with self._session() as session:
@@ -110,12 +109,15 @@ class Oracle:
 def assert_slot_never_passed_unpublished(
     samples: Iterable[SlotSample], committed: Iterable[Committed], puts: Iterable[LoggedRequest]
 ) -> None:
-    """At no sample was the slot confirmed beyond a change that Kinesis had not taken by then."""
+    """At no sample was the slot confirmed beyond a change that Kinesis had not taken by then.
+
+    A pointer to a quarantined payload counts as that payload.
+    """
     taken_at: dict[bytes, float] = {}
     for request in puts:
         for record in request.records:
             if record.forwarded:
-                taken_at.setdefault(record.data, request.done_at)
+                taken_at.setdefault(payload_of(record.data), request.done_at)
     # (end of transaction, when the last of its changes was taken), in the order of the WAL
     published = [(change.end_lsn, taken_at.get(change.payload, float("inf"))) for change in committed]
     for sample in samples:
@@ -127,8 +129,21 @@ def assert_slot_never_passed_unpublished(
 
 
 def assert_byte_for_byte(stream: Iterable[bytes], committed: Iterable[Committed]) -> None:
-    """The stream holds what Postgres emitted, and nothing else."""
-    assert set(stream) == {change.payload for change in committed}
+    """The stream holds what Postgres emitted, in quarantine or not, and nothing else."""
+    published, wanted = {payload_of(data) for data in stream}, {change.payload for change in committed}
+    assert len(wanted - published) == 0, f"missing: {_some(wanted - published)}"
+    assert len(published - wanted) == 0, f"invented: {_some(published - wanted)}"
+
+
+def payload_of(data: bytes) -> bytes:
+    """What a record stands for: itself, or the quarantined payload that it points to."""
+    if not data.startswith(b'{"action":"Q"'):
+        return data
+    quarantined = json.loads(data)["quarantined"]
+    payload = Path(unquote(urlsplit(quarantined["url"]).path)).read_bytes()
+    assert quarantined["sha256"] == hashlib.sha256(payload).hexdigest()
+    assert quarantined["bytes"] == len(payload)
+    return payload
 
 
 def _changes(frames: Iterable[str]) -> Iterator[Committed]:
@@ -140,6 +155,5 @@ def _changes(frames: Iterable[str]) -> Iterator[Committed]:
             yield Committed(end_lsn, frame.encode())
 
 
-def _lsn(text: str | None) -> int:
-    assert text is not None
-    return parse_lsn(text)
+def _some(payloads: Iterable[bytes]) -> list[bytes]:
+    return [payload[:_SHOWN_BYTES] for payload in sorted(payloads)[:5]]

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.sql import Literal
 
 from penstock.finding import Finding, Level
@@ -14,9 +15,9 @@ from penstock.postgres.connection import connect
 from penstock.postgres.preflight_queries import read_tables
 from penstock.postgres.preflight_tables import TableFacts, TableRules, judge_tables
 from penstock.postgres.table_patterns import parse_patterns
+from tests.servers.slots import SlotWatch
 
 SLOT = "check_tables"
-# Each has a column `id` that the test updates; a comment says what it is, if its name doesn't.
 TABLES = """
     CREATE TABLE keyed (id int PRIMARY KEY, amount numeric);
     CREATE TABLE keyless (id int);
@@ -30,7 +31,7 @@ TABLES = """
     ALTER TABLE by_dropped_index REPLICA IDENTITY USING INDEX by_dropped_index_id_key;
     ALTER TABLE by_dropped_index DROP CONSTRAINT by_dropped_index_id_key;
     CREATE TABLE only_unique (id int NOT NULL UNIQUE);
-    CREATE TABLE deferrable (id int PRIMARY KEY DEFERRABLE);
+    CREATE TABLE deferred (id int PRIMARY KEY DEFERRABLE);
     CREATE UNLOGGED TABLE unlogged (id int);
     CREATE TABLE parent (id int PRIMARY KEY) PARTITION BY RANGE (id);
     CREATE TABLE leaf PARTITION OF parent FOR VALUES FROM (0) TO (100);
@@ -39,7 +40,7 @@ TABLES = """
     CREATE TABLE "Other one"."a,b.c" (id int PRIMARY KEY);
     CREATE TABLE "Other one"."*" (id int PRIMARY KEY)
 """
-DROPPED = {"by_dropped_index", "deferrable", "identity_nothing", "keyless", "only_unique"}
+DROPPED = {"by_dropped_index", "deferred", "identity_nothing", "keyless", "only_unique"}
 UNKEYED = {"by_dropped_index", "full_keyless", "keyless", "only_unique"}
 ALL = TableRules(
     add_tables=None, filter_tables=None, by_primary_key=True, fallback="lsn", numeric_as_string=False
@@ -62,7 +63,7 @@ PATTERNS = [
 
 
 @pytest.fixture(scope="module")
-def tables_database(postgres: PrivatePostgres) -> Iterator[str]:
+def tables_database(postgres: PrivatePostgres, slot_watch: SlotWatch) -> Iterator[str]:
     """A database with all kinds of tables, and one update of each waiting in a slot."""
     name = postgres.create_database()
     postgres.psql(TABLES, name)
@@ -73,13 +74,13 @@ def tables_database(postgres: PrivatePostgres) -> Iterator[str]:
     for (relation,) in relations:
         postgres.psql(f"INSERT INTO {relation} (id) VALUES (1); UPDATE {relation} SET id = 2", name)
     yield name
-    postgres.psql(f"SELECT pg_drop_replication_slot('{SLOT}')")
+    slot_watch.drop_all_of(name)
     postgres.psql(f'DROP DATABASE "{name}" WITH (FORCE)')
 
 
 @pytest.fixture
 async def tables(postgres: PrivatePostgres, tables_database: str) -> list[TableFacts]:
-    async with await connect({"conninfo": postgres.conninfo(tables_database)}) as session:
+    async with await connect(conninfo_to_dict(postgres.conninfo(tables_database))) as session:
         return await read_tables(session)
 
 

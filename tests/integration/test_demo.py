@@ -100,3 +100,16 @@ def test_a_process_that_dies_is_named_with_the_end_of_its_log(start: Start) -> N
     assert f"capture B (pid {standby}) ended unexpectedly, exit code -9" in errors
     assert '"event": "standby"' in errors
     assert "Traceback" not in errors
+
+
+def test_without_postgres_one_sentence_says_what_to_install(tmp_path: Path) -> None:
+    program = (
+        "import sys; from penstock.cli import main; from penstock.local import postgres_programs\n"
+        "postgres_programs._candidates = lambda: iter(())\n"
+        "sys.exit(main(['demo']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert re.fullmatch(r"no PostgreSQL server programs found; .*apt-get install.*\n", done.stderr)

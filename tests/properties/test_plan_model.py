@@ -69,7 +69,8 @@ def new_plan() -> PublishPlan:
 
 
 poisons = st.sampled_from([None] * 9 + list(Poison))
-arrivals = st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, MAX_BYTES + 2), poisons), max_size=9)
+sizes = st.sampled_from([1, 1, 1, 1, 4, MAX_BYTES - 1, MAX_BYTES, MAX_BYTES + 2])
+arrivals = st.lists(st.tuples(st.sampled_from("abc"), sizes, poisons), max_size=6)
 which = st.integers(0, MAX_REQUESTS - 1)
 fates = st.lists(st.booleans(), min_size=MAX_RECORDS, max_size=MAX_RECORDS)
 

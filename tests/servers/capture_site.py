@@ -1,4 +1,4 @@
-"""Where captures are put to work: one database, one slot, one stream, and what a test wants to know of them."""
+"""Where captures work: one database, one slot, one stream, and what a test wants to know of them."""
 
 from __future__ import annotations
 
@@ -39,13 +39,20 @@ class CaptureSite:
     """
 
     def __init__(
-        self, postgres: PrivatePostgres, database: str, kinesis: LocalKinesis, stream: str, **over: object
+        self,
+        postgres: PrivatePostgres,
+        database: str,
+        kinesis: LocalKinesis,
+        stream: str,
+        *,
+        slot: str | None = None,
+        **over: object,
     ) -> None:
         self.postgres = postgres
         self.database = database
         self.kinesis = kinesis
         self.stream = stream
-        self.slot = f"slot_{database}"
+        self.slot = slot or f"slot_{database}"
         self._over = {"LEADER_TIMEOUT_S": 3, "STANDBY_RETRY_INTERVAL_S": 1, **over}
 
     @property

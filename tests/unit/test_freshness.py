@@ -50,6 +50,13 @@ def test_the_least_delayed_frame_tells_the_difference_of_the_clocks() -> None:
     assert freshness.vouched_at == 104.25
 
 
+def test_a_moment_of_the_server_is_told_on_our_clock() -> None:
+    freshness = line()
+    freshness.frame_sent(SERVER + 101, now=101.5)
+
+    assert freshness.on_our_clock(SERVER + 200) == 200.5
+
+
 @pytest.mark.parametrize("ahead_s", [-86_400.0, 0.0, 86_400.0])
 def test_the_clocks_need_not_agree(ahead_s: float) -> None:
     freshness = line()

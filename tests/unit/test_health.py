@@ -133,6 +133,16 @@ def test_streaming_proves_that_postgres_answers() -> None:
     assert health.readiness(0.0).ready
 
 
+def test_what_only_a_leader_suffers_from_ends_with_the_leadership() -> None:
+    health, _ = streaming()
+    for fault in Fault:
+        health.set_fault(fault, "why")
+
+    health.end_leadership()
+
+    assert {fault for fault in Fault if health.has(fault)} == {Fault.POSTGRES, Fault.SINK}
+
+
 def test_every_reason_is_said() -> None:
     health = Health()
     health.set_fault(Fault.SINK, "AccessDeniedException: no")

@@ -186,11 +186,12 @@ def test_received_is_the_highest_position_heard_of() -> None:
     some = parts(start_lsn=10)
     heard = [some.intake.received_lsn]
     *frames, commit = transaction(100, 110, 1, 2, wal_start=90)
-    for frame in (*frames, keepalive(100), commit, keepalive(300), keepalive(200)):
+    begin, late_change, _ = transaction(400, 410, 3, wal_start=50)
+    for frame in (*frames, keepalive(100), commit, keepalive(300), keepalive(200), begin, late_change):
         some.take(frame)
         heard.append(some.intake.received_lsn)
 
-    assert heard == [10, 10, 90, 90, 100, 110, 300, 300]
+    assert heard == [10, 10, 90, 90, 100, 110, 300, 300, 300, 300]
 
 
 def test_a_question_of_the_server_is_kept_until_it_is_answered() -> None:

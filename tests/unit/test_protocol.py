@@ -6,7 +6,14 @@ import pytest
 
 from penstock.errors import ProtocolViolation
 from penstock.postgres import protocol
-from penstock.postgres.protocol import Keepalive, XLogData, parse_frame, status_update, unix_seconds
+from penstock.postgres.protocol import (
+    Keepalive,
+    XLogData,
+    parse_frame,
+    server_time_us,
+    status_update,
+    unix_seconds,
+)
 
 XLOGDATA = bytes.fromhex("77 0000000001000000 0000000001000010 0002ab1234567890") + b'{"action":"I"}'
 KEEPALIVE = bytes.fromhex("6b 0000000001000010 0002ab1234567890 01")
@@ -77,8 +84,13 @@ def test_the_highest_lsn_fits() -> None:
     assert status_update(write=2**63 - 1, flush=0, now_unix_s=2e9)[1:9] == b"\x7f" + b"\xff" * 7
 
 
+@pytest.mark.parametrize("frame", [XLOGDATA, KEEPALIVE], ids=["XLogData", "keepalive"])
+def test_every_frame_says_when_it_was_sent(frame: bytes) -> None:
+    assert server_time_us(frame) == 0x0002AB1234567890
+
+
 def test_server_time_counts_from_2000() -> None:
     moment = datetime(2024, 2, 29, 12, tzinfo=UTC)
-    server_time_us = int((moment - datetime(2000, 1, 1, tzinfo=UTC)).total_seconds() * 1e6) + 250_000
+    since_2000_us = int((moment - datetime(2000, 1, 1, tzinfo=UTC)).total_seconds() * 1e6) + 250_000
 
-    assert unix_seconds(server_time_us) == moment.timestamp() + 0.25
+    assert unix_seconds(since_2000_us) == moment.timestamp() + 0.25

@@ -201,8 +201,10 @@ class Leadership:
             await self._run_together(pipeline, watchdog, gauges, freshness)
         finally:
             self._memory.saw(pipeline.feedback.confirmed_lsn)
-            self._hang_up()
+            # A failure has hung up already. A leader that stops keeps the lock until its last request is
+            # over: the next leader's records must not be overtaken by it.
             await pipeline.publisher.close()
+            self._hang_up()
 
     async def _run_together(
         self, pipeline: Pipeline, watchdog: Watchdog, gauges: Gauges, freshness: Freshness

@@ -39,9 +39,7 @@ class PlainLines:
         print(result.headline(outcome))
         for line in result.lines(outcome):
             print(f"  {line.label:<11} {line.value:>8}  {line.remark}")
-        for finding in result.findings(outcome):
-            print(f"  {finding}")
-        print(result.NEXT, flush=True)
+        print(*result.last_words(outcome), sep="\n", flush=True)
 
     def _run(self) -> None:
         while not self._end.wait(_INTERVAL_S):

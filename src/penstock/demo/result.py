@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from penstock.demo.capture_act import SHARDS, TAKEOVER_BOUND_S, Outcome
 
-NEXT: Final = 'Next: README.md, "Your own Postgres", says how to point it at a database of yours.'
+_NEXT: Final = 'Next: README.md, "Point it at your own Postgres".'
 _MOST_FINDINGS: Final = 10
 
 
@@ -44,9 +44,7 @@ def lines(outcome: Outcome) -> list[Line]:
             "invented", proof.invented, f"never committed ({outcome.rollbacks:,} transactions rolled back)"
         ),
         fault("disordered", proof.disordered, "rows whose last records are out of order"),
-        fault(
-            "differing", proof.differing, f"rows: the stream, folded, against {proof.rows:,} in the tables"
-        ),
+        fault("differing", proof.differing, f"rows, of {proof.rows:,}: the stream, folded, is not the table"),
         fault("unwitnessed", proof.unwitnessed, "the writers' own books against the witness's"),
         Line(
             "takeover",
@@ -57,8 +55,10 @@ def lines(outcome: Outcome) -> list[Line]:
     ]
 
 
-def findings(outcome: Outcome) -> list[str]:
-    """What is wrong, by name; not more than a person reads."""
+def last_words(outcome: Outcome) -> list[str]:
+    """Where to go next; or what is wrong, by name, and not more than a person reads."""
+    if outcome.proof.holds:
+        return [_NEXT]
     found = list(outcome.proof.findings())
     rest = len(found) - _MOST_FINDINGS
     return found[:_MOST_FINDINGS] + ([f"... and {rest:,} more"] if rest > 0 else [])

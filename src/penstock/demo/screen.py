@@ -44,7 +44,7 @@ class Screen:
 
     def show(self, outcome: Outcome) -> None:
         """The final panel."""
-        self._console.print(_panel(outcome))
+        self._console.print(_panel(outcome, min(self._console.width, _WIDEST)))
 
 
 def picture(story: Story, now: float, width: int) -> RenderableType:
@@ -79,7 +79,12 @@ def _tick(step: Step, now: float) -> Text:
 def _duration(step: Step, now: float) -> RenderableType:
     elapsed = step.elapsed_s(now)
     if step.state is StepState.RUNNING and step.planned_s is not None:
-        return ProgressBar(total=step.planned_s, completed=min(elapsed, step.planned_s), width=_LAST_COLUMN)
+        return ProgressBar(
+            total=step.planned_s,
+            completed=min(elapsed, step.planned_s),
+            width=_LAST_COLUMN,
+            complete_style="yellow",
+        )
     return Text(f"{elapsed:.1f} s", style="dim")
 
 
@@ -109,7 +114,7 @@ def _rates(readings: Readings) -> RenderableType:
     return Padding(text, (1, 0, 0, 2))
 
 
-def _panel(outcome: Outcome) -> Panel:
+def _panel(outcome: Outcome, width: int) -> Panel:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True)
     grid.add_column(justify="right", no_wrap=True)
@@ -118,12 +123,11 @@ def _panel(outcome: Outcome) -> Panel:
         grid.add_row(
             line.label, Text(line.value, style="bold green" if line.good else "bold red"), line.remark
         )
-    parts: list[RenderableType] = [grid]
-    parts += [Text(finding, style="red") for finding in result.findings(outcome)]
     colour = "green" if outcome.proof.holds else "red"
     return Panel(
-        Group(*parts, "", result.NEXT),
+        Group(grid, "", *map(Text, result.last_words(outcome))),
         title=Text(result.headline(outcome), style=f"bold {colour}"),
         border_style=colour,
         padding=(1, 2),
+        width=width,
     )

@@ -80,7 +80,8 @@ class LocalKinesis:
         """Start the emulator; return when it listens."""
         if self._process is not None:
             raise LocalServerError("this Kinesis is already running")
-        command = [sys.executable, "-m", "penstock.local.kinesis", "--port", "0", "--until-stdin-closes"]
+        # -P: a file of the current directory that is named like a module must not take its place.
+        command = [sys.executable, "-P", "-m", "penstock.local.kinesis", "--port", "0", "--until-stdin-closes"]
         self._process = subprocess.Popen(
             [*command, "--max-record-bytes", str(self._max_record_bytes)],
             env={**os.environ, "PYTHONPATH": str(Path(penstock.__file__).parents[1])},
@@ -175,7 +176,10 @@ def main() -> None:
     parser.add_argument("--max-record-bytes", type=int, default=1024 * 1024)
     parser.add_argument("--until-stdin-closes", action="store_true", help="end when standard input does")
     options = parser.parse_args()
-    from penstock.local.kinesis_emulator import serve  # moto: only the emulator's own process pays for it
+    try:
+        from penstock.local.kinesis_emulator import serve  # moto: only the emulator's own process pays for it
+    except ImportError as missing:
+        sys.exit(f"the Kinesis emulator can't be loaded: {missing}")
 
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(

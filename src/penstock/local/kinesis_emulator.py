@@ -53,7 +53,10 @@ class Emulator:
 
     async def handle(self, request: web.BaseRequest) -> web.Response:
         """Answer one request."""
-        body = await request.content.read()
+        try:
+            body = await request.content.read()
+        except ConnectionError:
+            return web.Response(status=400)  # a client that was killed in mid-request hears no answer anyway
         backend, target = _backend(request), request.headers.get("X-Amz-Target")
         if backend is None or target not in (_PUT_RECORDS, _GET_RECORDS):
             return self._ask_moto(request, body)

@@ -1,0 +1,145 @@
+"""Partition keys as they arrive: one row, one key, whatever happens to it."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+import pytest
+
+from penstock.local.kinesis import LocalKinesis
+from penstock.local.postgres import PrivatePostgres
+from tests.faults.stream_checks import read_changes
+from tests.servers.capture_site import CaptureSite
+
+LSN = re.compile(r"[0-9A-F]+/[0-9A-F]+")
+LONG = "k" * 1000
+
+
+@pytest.fixture
+def site(postgres: PrivatePostgres, database: str, kinesis: LocalKinesis, stream: str) -> CaptureSite:
+    return CaptureSite(postgres, database, kinesis, stream, LEADER_TIMEOUT_S=10)
+
+
+def keys(site: CaptureSite) -> dict[str, list[tuple[str, str]]]:
+    """Of each table: action and key of its changes, in the order of their LSNs."""
+    site.wait_until_confirmed()
+    changes = {change.data: change for change in read_changes(site.kinesis, site.stream)}
+    found: dict[str, list[tuple[str, str]]] = {}
+    for change in sorted(changes.values(), key=lambda change: change.lsn):
+        found.setdefault(str(change.table), []).append((str(change.action), change.key))
+    return found
+
+
+def test_every_kind_of_key(site: CaptureSite) -> None:
+    site.psql(
+        f"""
+        CREATE TABLE reversed (a int, b text, c int, PRIMARY KEY (b, a) INCLUDE (c));
+        CREATE TABLE by_index (id int PRIMARY KEY, code text NOT NULL UNIQUE, v int);
+        ALTER TABLE by_index REPLICA IDENTITY USING INDEX by_index_code_key;
+        CREATE TABLE moves (id int PRIMARY KEY, v int);
+        CREATE TABLE long (id text PRIMARY KEY, v int);
+        CREATE TABLE full_keyed (v int, id int PRIMARY KEY);
+        ALTER TABLE full_keyed REPLICA IDENTITY FULL;
+        CREATE TABLE full_keyless (id int, v int);
+        ALTER TABLE full_keyless REPLICA IDENTITY FULL;
+        CREATE TABLE "Odd/näme" (id text PRIMARY KEY, v int)
+        """
+    )
+    with site.capture() as capture:
+        capture.wait_for_log("streaming")
+        site.psql(
+            f"""
+            INSERT INTO reversed VALUES (1, 'x,y', 2);
+            UPDATE reversed SET c = 3;
+            DELETE FROM reversed;
+            INSERT INTO by_index VALUES (1, 'one', 1);
+            UPDATE by_index SET v = 2;
+            UPDATE by_index SET id = 3;
+            DELETE FROM by_index;
+            INSERT INTO moves VALUES (1, 1);
+            UPDATE moves SET id = 2;
+            DELETE FROM moves;
+            INSERT INTO long VALUES ('{LONG}', 1);
+            UPDATE long SET v = 2;
+            DELETE FROM long;
+            INSERT INTO full_keyed VALUES (1, 7);
+            UPDATE full_keyed SET v = 2;
+            DELETE FROM full_keyed;
+            INSERT INTO full_keyless VALUES (1, 1);
+            UPDATE full_keyless SET v = 2;
+            DELETE FROM full_keyless;
+            INSERT INTO "Odd/näme" VALUES ('50% of 日', 1);
+            TRUNCATE moves
+            """
+        )
+        found = keys(site)
+
+    hashed = hashlib.sha256(f"public.long/{LONG}".encode()).hexdigest()
+    assert [key for _, key in found["reversed"]] == ["public.reversed/x%2Cy,1"] * 3
+    assert [key for _, key in found["by_index"]] == ["public.by_index/one"] * 4
+    assert found["moves"][:3] == [("I", "public.moves/1"), ("U", "public.moves/2"), ("D", "public.moves/2")]
+    assert [key for _, key in found["long"]] == [hashed] * 3
+    assert [key for _, key in found["full_keyed"]] == ["public.full_keyed/7"] * 3
+    assert all(LSN.fullmatch(key) for _, key in [*found["full_keyless"], found["moves"][3]])
+    assert [action for action, _ in found["full_keyless"]] == ["I", "U", "D"]
+    assert found["moves"][3][0] == "T"
+    assert found["Odd/näme"] == [("I", "public.Odd%2Fn%C3%A4me/50%25%20of%20%E6%97%A5")]
+
+
+def test_a_table_whose_key_changes(site: CaptureSite) -> None:
+    """The key of a change is the one that the table had for it, not the one that was met first."""
+    site.psql(
+        """
+        CREATE TABLE t (id int PRIMARY KEY, code text NOT NULL);
+        CREATE UNIQUE INDEX t_code ON t (code)
+        """
+    )
+    with site.capture() as capture:
+        capture.wait_for_log("streaming")
+        site.psql("INSERT INTO t VALUES (1, 'one')")
+        site.wait_until_confirmed()
+        site.psql("ALTER TABLE t REPLICA IDENTITY USING INDEX t_code")
+        site.psql("UPDATE t SET id = id; DELETE FROM t")
+        site.wait_until_confirmed()
+        site.psql("ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (code, id)")
+        site.psql("ALTER TABLE t REPLICA IDENTITY DEFAULT")
+        site.psql("INSERT INTO t VALUES (2, 'two')")
+        found = keys(site)
+
+    assert found["t"] == [
+        ("I", "public.t/1"),
+        ("U", "public.t/one"),
+        ("D", "public.t/one"),
+        ("I", "public.t/two,2"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("variables", "keyed", "keyless"),
+    [
+        ({"PARTITION_KEY_FALLBACK": "table"}, "public.keyed/1", "public.keyless"),
+        (
+            {"PARTITION_KEY_MODE": "fallback", "PARTITION_KEY_FALLBACK": "table"},
+            "public.keyed",
+            "public.keyless",
+        ),
+        (
+            {
+                "PARTITION_KEY_MODE": "fallback",
+                "PARTITION_KEY_FALLBACK": "static",
+                "PARTITION_KEY_STATIC_VALUE": "all",
+            },
+            "all",
+            "all",
+        ),
+    ],
+)
+def test_fallbacks(site: CaptureSite, variables: dict[str, str], keyed: str, keyless: str) -> None:
+    site.psql("CREATE TABLE keyed (id int PRIMARY KEY); CREATE TABLE keyless (id int)")
+    with site.capture(**variables) as capture:
+        capture.wait_for_log("streaming")
+        site.psql("INSERT INTO keyed VALUES (1); INSERT INTO keyless VALUES (1)")
+        found = keys(site)
+
+    assert found == {"keyed": [("I", keyed)], "keyless": [("I", keyless)]}
