@@ -28,7 +28,7 @@ format: setup ## Format the code, and mend what ruff can mend by itself
 
 lock: $(BIN)/uv ## Write requirements/* afresh from pyproject.toml, keeping versions that still fit
 	$(COMPILE) pyproject.toml --output-file requirements/capture.lock
-	$(COMPILE) pyproject.toml --extra demo --group dev --output-file requirements/dev.lock
+	$(COMPILE) pyproject.toml --extra demo --extra spark --group dev --output-file requirements/dev.lock
 	echo uv | $(COMPILE) - --constraints requirements/dev.lock --output-file requirements/bootstrap.txt
 
 $(BIN)/uv:

@@ -11,14 +11,12 @@ from penstock.local.kinesis import LocalKinesis
 from penstock.local.postgres import PrivatePostgres
 from penstock.lsn import parse_lsn
 from tests.faults.stream_checks import (
-    RowChange,
     assert_last_occurrences_in_order,
     assert_nothing_missing,
     assert_repeats_identical,
     read_changes,
 )
 from tests.faults.workload import Writers
-from tests.servers.capture_process import CaptureProcess
 from tests.servers.capture_site import CaptureSite, metric, wait_for_phase, wait_until
 from tests.servers.fault_proxy import FaultProxy
 
@@ -127,6 +125,8 @@ def failover(server: PrivatePostgres, kinesis: LocalKinesis) -> Iterator[Failove
         kinesis.create_stream(name)
     with server.standby() as new:
         yield Failover(server, new, kinesis)
+    if not server.running:
+        server.start()
     for name in ("alone", "pair"):
         kinesis.delete_stream(name)
 

@@ -92,6 +92,7 @@ class NaiveTracker:
 
     def add(self, shape: str, flushed: LogOffset) -> None:
         self.told[shape] = Told(flushed=flushed, pinned=True)
+        self.answer()
 
     def snapshotted(self, shape: str, cut_lsn: int) -> int | None:
         self.told[shape].pinned = False
@@ -279,8 +280,7 @@ class FlushMachine(RuleBasedStateMachine):
             progress = self.tracker.progress(shape)
             assert progress is not None
             assert progress.pinned == told.pinned
-            if told.sent:
-                assert progress.last_sent == told.sent[-1]
+            assert progress.last_sent == (told.sent[-1] if told.sent else BEFORE_ALL)
 
 
 TestFlushMachine = FlushMachine.TestCase

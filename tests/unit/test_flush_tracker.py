@@ -203,7 +203,7 @@ class TestNewShapes:
         tracker = tracker_after((100, ""))
         tracker.add("new", flushed=LogOffset(105, 0), now=1.0)
 
-        assert tracker.progress("new") == Progress(LogOffset(105, 0), LogOffset(105, 0), 1.0, pinned=True)
+        assert tracker.progress("new") == Progress(BEFORE_ALL, LogOffset(105, 0), 1.0, pinned=True)
         assert tracker.keepalive(150) is None
         assert commit(tracker, 200) is None
         assert tracker.minimum == LogOffset(105, 0)
@@ -228,6 +228,15 @@ class TestNewShapes:
         tracker.committed(LogOffset(200, 0), 205, {"new"}, 0.0)
 
         assert tracker.snapshotted("new", cut_lsn, 0.0) == frontier
+
+    def test_the_cut_may_be_the_frontier_itself(self) -> None:
+        tracker = tracker_after((100, ""))
+        tracker.add("new", flushed=LogOffset(105, 0), now=0.0)
+
+        tracker.snapshotted("new", 105, 0.0)
+
+        assert tracker.behind_count == 0
+        assert tracker.keepalive(110) == 110
 
     def test_a_pin_below_the_frontier_takes_nothing_back(self) -> None:
         tracker = tracker_after((100, ""))

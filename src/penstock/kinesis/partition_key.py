@@ -33,6 +33,8 @@ class Relation(NamedTuple):
     schema: str
     table: str
     pk: bytes
+    identity: tuple[str, ...] = ()
+    """The names in the frame's `identity`; an insert has none."""
 
 
 class KeyColumns(NamedTuple):
@@ -40,13 +42,29 @@ class KeyColumns(NamedTuple):
 
     pk: bytes
     """The `pk` text for which this was learnt."""
+    identity: tuple[str, ...]
+    """The names in the `identity` for which this was learnt."""
     prefix: str
     names: tuple[str, ...]
 
     @classmethod
     def of(cls, relation: Relation, names: Sequence[str]) -> KeyColumns:
         """The key of a relation with these columns."""
-        return cls(relation.pk, f"{_encode(relation.schema)}.{_encode(relation.table)}/", tuple(names))
+        prefix = f"{_encode(relation.schema)}.{_encode(relation.table)}/"
+        return cls(relation.pk, relation.identity, prefix, tuple(names))
+
+    def fits(self, pk: bytes, identity: Sequence[str]) -> bool:
+        """Whether a frame with this `pk` and this `identity` may go by these columns.
+
+        An identity without the key shows that ALTER TABLE ... REPLICA IDENTITY has chosen another index, of
+        which `pk` says nothing. For one and the same identity the catalog is asked only once: it may not
+        know better.
+        """
+        if self.pk != pk:
+            return False
+        if not identity or (self.names and all(name in identity for name in self.names)):
+            return True
+        return self.identity == tuple(identity)
 
 
 class UnknownRelation(LookupError):
@@ -103,19 +121,19 @@ def row_key(change: RowChange, known: Mapping[tuple[str, str], KeyColumns]) -> s
     """
     key_columns = known.get((change.schema, change.table))
     pk = bytes(change.pk)
-    if key_columns is None or key_columns.pk != pk:
-        raise UnknownRelation(Relation(change.schema, change.table, pk))
-    _, prefix, names = key_columns
-    if not names:
+    identity = [value.name for value in change.identity]
+    if key_columns is None or not key_columns.fits(pk, identity):
+        raise UnknownRelation(Relation(change.schema, change.table, pk, tuple(identity)))
+    if not key_columns.names:
         return None
     parts = []
-    for name in names:
+    for name in key_columns.names:
         # A delete has only the identity, and an unchanged TOAST column is absent from the new row.
         value = _find(change.columns, name) or _find(change.identity, name)
         if value is None:
             return None
         parts.append(_text(value))
-    return _bounded(prefix + ",".join(parts))
+    return _bounded(key_columns.prefix + ",".join(parts))
 
 
 def _bounded(key: str) -> str:

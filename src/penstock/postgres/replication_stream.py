@@ -15,7 +15,8 @@ from penstock.postgres import protocol
 from penstock.postgres.connection import one_line
 from penstock.postgres.slot import translate
 
-_ENOUGH_FRAMES: Final = 256
+_ENOUGH_BYTES: Final = 128 * 1024
+"""What one `read` gathers before it returns; frames in hand are not yet in any budget."""
 
 
 class ReplicationStream:
@@ -54,18 +55,19 @@ class ReplicationStream:
         return cls(connection)
 
     async def read(self) -> list[memoryview]:
-        """The frames that are here, at least one, not many more than _ENOUGH_FRAMES; waits if there are none.
+        """The frames that are here, at least one; waits if there are none.
 
         Each look at the event loop costs as much as a few frames, so a busy socket is read several times
         between two looks. One look a call is due in any case: others want to run.
         """
         frames: list[memoryview] = []
+        gathered = 0
         await asyncio.sleep(0)
         while True:
-            before = len(frames)
             self._consume()
-            self._drain_into(frames)
-            if len(frames) >= _ENOUGH_FRAMES or 0 < before == len(frames):
+            drained = self._drain_into(frames)
+            gathered += drained
+            if frames and (not drained or gathered >= _ENOUGH_BYTES):
                 return frames
             if not frames:
                 await self._wait_readable()
@@ -103,20 +105,24 @@ class ReplicationStream:
         except psycopg.Error as error:
             raise LineLost(f"the replication connection broke: {one_line(error)}") from error
 
-    def _drain_into(self, frames: list[memoryview]) -> None:
+    def _drain_into(self, frames: list[memoryview]) -> int:
+        """Append the frames that libpq holds; returns their bytes."""
         get_copy_data = self._pgconn.get_copy_data
+        drained = 0
         try:
             while True:
                 size, data = get_copy_data(1)
                 if size <= 0:
                     break
                 frames.append(data)
+                drained += size
         except psycopg.Error as error:
             raise LineLost(f"the replication connection broke: {one_line(error)}") from error
         if size < 0 and not frames:
             # An empty error here is a server that shuts down: an end of the line all the same.
             reason = self._pgconn.get_error_message().strip() if self._pgconn.error_message else ""
             raise LineLost(f"the server ended the stream: {reason or 'it is shutting down'}")
+        return drained
 
     async def _wait_readable(self) -> None:
         if self._closed:

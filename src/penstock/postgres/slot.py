@@ -143,8 +143,8 @@ def translate(error: psycopg.Error, *, slot: str, plugin: str) -> PostgresError:
             return RoleLacksReplication(f"{sentence}. Fix: ALTER ROLE <role> REPLICATION")
         case errors.InvalidParameterValue() | errors.InvalidName() | errors.FeatureNotSupported():
             return PluginOptionRefused(
-                f"{plugin} on this server refuses an option: {sentence}. Fix: WAL2JSON_NUMERIC_AS_STRING needs"
-                " wal2json 2.6; WAL2JSON_ADD_TABLES and WAL2JSON_FILTER_TABLES take schema.table"
+                f"{plugin} on this server refuses an option: {sentence}. Fix: WAL2JSON_NUMERIC_AS_STRING"
+                " needs wal2json 2.6; WAL2JSON_ADD_TABLES and WAL2JSON_FILTER_TABLES take schema.table"
             )
         case errors.ObjectNotInPrerequisiteState() if "wal_level" in sentence:
             return WalLevelTooLow(f"{sentence}. Fix: set wal_level = logical and restart Postgres")

@@ -14,7 +14,7 @@ class Progress(NamedTuple):
     """How far a shape that is behind has come."""
 
     last_sent: LogOffset
-    """The end of the newest transaction that touched it."""
+    """The last operation of the newest transaction that touched it; `BEFORE_ALL` if none has yet."""
     last_flushed: LogOffset
     """It needs nothing at or below this any more."""
     since: float
@@ -164,7 +164,8 @@ class FlushTracker:
                 f"shape {shape} can't be pinned at {flushed}, past the frontier {format_lsn(self._frontier)}"
             )
         self._take(shape)
-        self._put(shape, Progress(flushed, flushed, now, pinned=True))
+        self._put(shape, Progress(BEFORE_ALL, flushed, now, pinned=True))
+        self._advance()
 
     def snapshotted(self, shape: str, cut_lsn: int, now: float) -> int | None:
         """A pinned shape's snapshot is in its table: the transactions that commit before `cut_lsn`."""

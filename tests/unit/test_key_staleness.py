@@ -1,0 +1,44 @@
+"""When a known key has to be looked up again, and when it must not be."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.kinesis.partition_key import KeyColumns, Relation
+
+PK = b'[{"name":"id"}]'
+
+
+def known(names: list[str], *, identity: tuple[str, ...] = ()) -> KeyColumns:
+    return KeyColumns.of(Relation("public", "t", PK, identity), names)
+
+
+@pytest.mark.parametrize(
+    ("names", "identity"),
+    [
+        pytest.param(["id"], [], id="an insert shows nothing"),
+        pytest.param(["id"], ["id"], id="the identity is the key"),
+        pytest.param(["b", "a"], ["a", "b"], id="in any order"),
+        pytest.param(["id"], ["id", "v", "w"], id="FULL holds the key"),
+    ],
+)
+def test_an_identity_with_the_key_fits(names: list[str], identity: list[str]) -> None:
+    assert known(names).fits(PK, identity)
+
+
+@pytest.mark.parametrize(
+    ("names", "identity"),
+    [
+        pytest.param(["id"], ["code"], id="another index"),
+        pytest.param(["id", "part"], ["id"], id="a smaller one"),
+        pytest.param([], ["code"], id="there was no key before"),
+    ],
+)
+def test_an_identity_without_the_key_is_asked_for_once(names: list[str], identity: list[str]) -> None:
+    assert not known(names).fits(PK, identity)
+    assert known(names, identity=tuple(identity)).fits(PK, identity), "the catalog knew no better"
+    assert not known(names, identity=tuple(identity)).fits(PK, [*identity, "more"])
+
+
+def test_another_primary_key_never_fits() -> None:
+    assert not known(["id"]).fits(b'[{"name":"code"}]', ["id"])
