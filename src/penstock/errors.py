@@ -2,6 +2,8 @@
 
     PenstockError
     ├── SettingsError                 a bad variable (settings.py); exit 2
+    ├── OpsPortTaken                  the ops port can't be bound (ops/server.py); exit 2
+    ├── LocalServerError              a private server can't run here (local/errors.py)
     ├── QuarantineError               the quarantine can't store a payload (kinesis/quarantine.py)
     ├── SinkOutage                    nothing accepted for SINK_OUTAGE_DISCONNECT_S
     └── PostgresError
@@ -9,7 +11,7 @@
         ├── LineLost                  the replication connection ended
         │   ├── LineStale             ... because nobody vouches for it any more
         │   └── LockLost              ... because the lock is gone
-        ├── SlotBusy                  the former leader's walsender still lives
+        ├── SlotBusy                  the slot is active for a walsender that isn't ours
         ├── ProtocolViolation         a frame that we don't know
         └── NeedsOperator             nothing changes until somebody acts; retried slowly
             ├── SlotInvalid           wal_status is `lost`: its WAL is gone

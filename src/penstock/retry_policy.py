@@ -36,19 +36,17 @@ class Policy(NamedTuple):
     pace: Pace
     level: str
     """The log level at which the error is said."""
-    healthy: bool
-    """Whether the process counts as ready while it waits for the next try."""
 
 
 _TABLE: tuple[tuple[type[BaseException], Policy], ...] = (
-    (SlotBusy, Policy(Pace.SOON, "info", healthy=True)),
-    (SinkOutage, Policy(Pace.WHEN_SINK_ANSWERS, "error", healthy=False)),
-    (NeedsOperator, Policy(Pace.SLOW, "error", healthy=False)),
-    (ProtocolViolation, Policy(Pace.SOON, "error", healthy=False)),
-    (LineLost, Policy(Pace.SOON, "warning", healthy=False)),
-    (ConnectionFailed, Policy(Pace.SOON, "warning", healthy=False)),
-    (PenstockError, Policy(Pace.SOON, "error", healthy=False)),
-    (Exception, Policy(Pace.SOON, "error", healthy=False)),
+    (SlotBusy, Policy(Pace.SOON, "error")),
+    (SinkOutage, Policy(Pace.WHEN_SINK_ANSWERS, "error")),
+    (NeedsOperator, Policy(Pace.SLOW, "error")),
+    (ProtocolViolation, Policy(Pace.SOON, "error")),
+    (LineLost, Policy(Pace.SOON, "warning")),
+    (ConnectionFailed, Policy(Pace.SOON, "warning")),
+    (PenstockError, Policy(Pace.SOON, "error")),
+    (Exception, Policy(Pace.SOON, "error")),
 )
 
 

@@ -162,20 +162,21 @@ def test_the_lock_is_kept_until_the_last_request_is_over(site: CaptureSite, faul
     """Or a slow request of before would land behind newer changes of the same row."""
     writers = Writers(site.conninfo, seed=24, writers=1, keys=1)
     slow = {"AWS_ENDPOINT_URL_KINESIS": fault_proxy.url, "SHUTDOWN_DRAIN_S": 0}
-    with site.capture(**slow) as leader, site.capture(STANDBY_RETRY_INTERVAL_S=0.1) as standby:
+    with site.capture(**slow) as leader:
         leader.wait_for_log("streaming")
-        wait_for_phase(standby, "standby")
-        fault_proxy.inject(Delay(before_s=1.0))
-        writers.write(1)
-        fault_proxy.log.wait_for(lambda log: log.arrived > len(log.requests))
-        writers.write(10)
-        stop(leader)
-        standby.wait_for_log("streaming")
-        site.wait_until_confirmed()
-        changes = read_changes(site.kinesis, site.stream)
-        assert_nothing_missing(changes, writers.committed)
-        assert count_repeats(changes) > 0
-        assert_last_occurrences_in_order(changes)
+        with site.capture(STANDBY_RETRY_INTERVAL_S=0.1) as standby:
+            wait_for_phase(standby, "standby")
+            fault_proxy.inject(Delay(before_s=1.0))
+            writers.write(1)
+            fault_proxy.log.wait_for(lambda log: log.arrived > len(log.requests))
+            writers.write(10)
+            stop(leader)
+            standby.wait_for_log("streaming")
+            site.wait_until_confirmed()
+    changes = read_changes(site.kinesis, site.stream)
+    assert_nothing_missing(changes, writers.committed)
+    assert count_repeats(changes) > 0
+    assert_last_occurrences_in_order(changes)
 
 
 def test_a_sink_that_never_answered_holds_nobody_up(site: CaptureSite, fault_proxy: FaultProxy) -> None:

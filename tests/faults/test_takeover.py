@@ -83,6 +83,7 @@ def leader_and_standby(
         first.wait_for_log("streaming")
         with site.capture() as second:
             wait_for_phase(second, "standby")
+            assert second.events("lock_acquired") == []
             yield first, second
 
 

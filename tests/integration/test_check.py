@@ -162,6 +162,7 @@ class TestServer:
         site.psql(f"CREATE ROLE {role} LOGIN")
 
         found = await look(PGUSER=role)
+        site.psql(f"DROP ROLE {role}")
 
         assert found.failed() == {"role", "replication"}
         assert f"ALTER ROLE {role} REPLICATION" in found["role"].fix

@@ -94,21 +94,36 @@ def blocked_sender(site: CaptureSite) -> int | None:
     return pid if pid is not None and site.psql(waiting) else None
 
 
-def test_an_idle_line_is_quiet(site: CaptureSite) -> None:
+def test_an_idle_line_is_quiet(site: CaptureSite, fault_proxy: FaultProxy) -> None:
     """Each side speaks about once a second: an answer to every keepalive would be tens of thousands."""
     with (
         TcpProxy("127.0.0.1", site.postgres.port) as line,
-        site.capture(PGPORT=line.port, LEADER_TIMEOUT_S=10) as capture,
+        site.capture(
+            PGPORT=line.port, AWS_ENDPOINT_URL_KINESIS=fault_proxy.url, LEADER_TIMEOUT_S=10
+        ) as capture,
     ):
         capture.wait_for_log("streaming")
         site.psql("INSERT INTO t VALUES (1)")
         site.wait_until_confirmed()
-        began, cpu, up, down = time.monotonic(), capture.cpu_seconds(), line.bytes_up, line.bytes_down
-        wait_until(lambda: time.monotonic() - began >= 5, "five seconds have passed")
-        passed = time.monotonic() - began
+        cpu = capture.cpu_seconds()
+        passed = watch_a_quiet_line(line, 5.0)
         assert capture.cpu_seconds() - cpu < 0.02 * passed
-        assert 0 < line.bytes_up - up < 2000 * passed
-        assert 0 < line.bytes_down - down < 2000 * passed
+        # Also while something is pending, when the server would like to hear of progress.
+        fault_proxy.outage()
+        site.psql("INSERT INTO t VALUES (2)")
+        capture.wait_for_log("request_failed")
+        watch_a_quiet_line(line, 2.0)
+        fault_proxy.restore()
+
+
+def watch_a_quiet_line(line: TcpProxy, seconds: float) -> float:
+    """See little pass in both directions, but not nothing; gives the seconds that it took."""
+    began, up, down = time.monotonic(), line.bytes_up, line.bytes_down
+    wait_until(lambda: time.monotonic() - began >= seconds, "the time has passed", timeout=2 * seconds)
+    passed = time.monotonic() - began
+    assert 0 < line.bytes_up - up < 2000 * passed
+    assert 0 < line.bytes_down - down < 2000 * passed
+    return passed
 
 
 def test_payloads_do_not_follow_the_settings_of_the_database(site: CaptureSite) -> None:

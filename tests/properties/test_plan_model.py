@@ -93,6 +93,7 @@ class PlanMachine(RuleBasedStateMachine):
         self.under_way: list[Request] = []
         self.undeliverable: list[ChangeEvent] = []
         self.replaced: set[int] = set()
+        self.abandoned: set[int] = set()
         self.received_at: dict[int, float] = {}
         self.not_before: dict[str, float] = {}
         self.plan.add([self.received(change) for change in again])
@@ -242,7 +243,18 @@ class PlanMachine(RuleBasedStateMachine):
     @invariant()
     def counts_agree(self) -> None:
         assert self.plan.under_way == len(self.under_way) <= MAX_REQUESTS
-        assert self.plan.held == len(self.source) - len(self.marked)
+        given_up = self.plan.take_abandoned()
+        assert not self.marked & {event.ack_id for event in given_up}
+        self.abandoned |= {event.ack_id for event in given_up}
+        assert self.plan.held == len(self.source) - len(self.marked) - len(self.abandoned)
+
+    @invariant()
+    def only_what_stands_behind_a_fault_is_given_up(self) -> None:
+        for number in self.abandoned:
+            key = self.source[number].key
+            assert any(
+                change.key == key and change.poison is Poison.BLOCKS for change in self.source[: number + 1]
+            )
 
     @invariant()
     def marks_of_a_key_have_no_hole(self) -> None:

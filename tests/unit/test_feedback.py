@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import pytest
 
-from penstock.capture import feedback as module
 from penstock.capture.ack import AckTracker
 from penstock.capture.feedback import Feedback
 from penstock.errors import LineLost
@@ -103,13 +102,12 @@ def test_a_broken_line_is_reported() -> None:
         broken.send_if_moved()
 
 
-async def test_the_heartbeat_starts_at_once_and_asks_for_an_answer_each_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "HEARTBEAT_S", 0.001)
+async def test_the_heartbeat_starts_at_once_and_asks_for_an_answer_each_time() -> None:
     line = Line()
+    tracker = AckTracker(initial_lsn=100)
+    quick = Feedback(line=line, tracker=tracker, received_lsn=lambda: 500, heartbeat_s=0.001)
 
-    beating = asyncio.create_task(feedback(line, AckTracker(initial_lsn=100), 500).run())
+    beating = asyncio.create_task(quick.run())
     await line.enough.wait()
     beating.cancel()
 

@@ -192,10 +192,10 @@ class TestKeepalives:
     def test_an_old_one_does_not_hide_a_transaction_end(self) -> None:
         tracker = FlushTracker()
         tracker.keepalive(90)
+        commit(tracker, 100, "a")
 
-        assert commit(tracker, 100) == 105
         assert tracker.keepalive(102) is None
-        assert tracker.frontier_lsn == 105
+        assert tracker.flushed("a", at(100), 0.0) == 105
 
 
 class TestNewShapes:
@@ -329,16 +329,22 @@ class TestBugsThatOthersShipped:
     """The list of Electric's; what of it a tracker can get wrong."""
 
     def test_wrong_shape_identity(self) -> None:
-        """A note counts for the shape that it names: not for another, nor for a later one of that name."""
+        """A note counts for the shape that it names, and an unknown name is nobody's."""
         tracker = tracker_after((100, "a"), (200, "b"))
         assert tracker.flushed("A", at(200), 0.0) is None
         assert tracker.flushed("b", at(200), 0.0) is None
         assert tracker.frontier_lsn == 0
 
+    def test_wrong_shape_identity_of_a_former_shape(self) -> None:
+        """A flush that outlives its shape reports under the name that a new shape has by then."""
+        tracker = tracker_after((100, "ab"), (200, "a"))
         tracker.remove("a")
         tracker.add("a", flushed=LogOffset(tracker.frontier_lsn, 0), now=0.0)
+
         assert tracker.flushed("a", at(200), 0.0) is None
+        assert tracker.flushed("b", at(100), 0.0) is None
         assert tracker.keepalive(900) is None
+        assert tracker.snapshotted("a", 300, 0.0) == 900
 
     def test_skipped_transactions_not_marked_flushed(self) -> None:
         """What a shape does not see, it is not waited for; nothing is kept of it."""
@@ -399,7 +405,7 @@ class TestBugsThatOthersShipped:
         assert tracker.flushed("a", at(300), 0.0) == 305
 
     def test_wal_sender_timeout_kill_under_backpressure(self) -> None:
-        """With a shape held back the tracker still takes all that comes, keeps its size, and has an answer."""
+        """With a shape held back the tracker takes all that comes, keeps its size, and has an answer."""
         tracker = tracker_after((50, ""), (100, "a"))
 
         for lsn in range(200, 20_000, 10):
@@ -427,7 +433,7 @@ class TestBugsThatOthersShipped:
         assert tracker.flushed("b", at(300), 0.0) == 305
 
     def test_a_slot_that_went_back(self) -> None:
-        """Postgres may forget what was confirmed: transactions below the initial LSN are taken as they come."""
+        """Postgres may forget what was confirmed: transactions below the initial LSN are ordinary."""
         tracker = FlushTracker(initial_lsn=300)
 
         assert commit(tracker, 100, "a") is None

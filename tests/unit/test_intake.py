@@ -141,6 +141,25 @@ def test_a_transaction_is_confirmed_only_with_its_commit() -> None:
     assert some.tracker.frontier_lsn == 110
 
 
+def test_without_lsns_in_the_frames_the_headers_tell_where_a_transaction_ends() -> None:
+    made = parts()
+    begin, commit = xlogdata(b'{"action":"B"}', wal_start=15), xlogdata(b'{"action":"C"}', wal_start=30)
+
+    taken = made.take(begin, xlogdata(row(1), wal_start=15), commit)
+
+    assert offsets(taken.events) == [LogOffset(15, 0)]
+    assert made.tracker.frontier_lsn == 10
+    assert made.tracker.mark_published_by_id(taken.events[0].ack_id) == 30
+
+
+@pytest.mark.parametrize(
+    "payload", [b'{"action":"C","lsn":"x","nextlsn":"y"}', b'{"action":"C"', b'{"action":"B"']
+)
+def test_a_boundary_that_cannot_be_read_is_a_violation(payload: bytes) -> None:
+    with pytest.raises(ProtocolViolation):
+        parts().take(xlogdata(payload))
+
+
 def test_an_empty_transaction_is_confirmed_at_once() -> None:
     some = parts()
 

@@ -294,6 +294,21 @@ def test_a_connection_is_used_again_after_any_whole_answer(client: KinesisClient
     assert len({received.port for received in server.received}) == 1
 
 
+def test_a_record_without_a_sequence_number_is_not_accepted(client: KinesisClient, server: Server) -> None:
+    result = put(client, server, Answer(200, b'{"FailedRecordCount":0,"Records":[{}]}'))
+
+    assert result == Answered(["NoSequenceNumber"])
+
+
+def test_an_error_is_also_found_in_a_header_of_another_case(client: KinesisClient, server: Server) -> None:
+    answer = Answer(400, b"", headers={"X-AMZN-ERRORTYPE": "AccessDeniedException"})
+
+    result = put(client, server, answer)
+
+    assert isinstance(result, Failed)
+    assert (result.code, result.stream_fault) == ("AccessDeniedException", True)
+
+
 def test_a_connection_closed_in_the_middle_of_an_answer_leaves_the_records_open(
     client: KinesisClient, server: Server
 ) -> None:

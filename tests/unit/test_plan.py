@@ -218,10 +218,10 @@ def test_the_record_at_fault_is_found_and_the_others_get_through() -> None:
 
     assert sorted(names(accepted).split()) == ["a1", "b1", "c1"]
     assert names(undeliverable) == "b2"
-    assert (some.held, some.parked, some.is_active) == (2, 1, False)
+    assert (some.held, some.parked, some.is_active) == (2, 0, False)
 
 
-def test_an_undeliverable_event_parks_its_key_and_no_other() -> None:
+def test_an_undeliverable_event_holds_up_its_key_and_no_other() -> None:
     some = plan()
     add(some, "a1 a2 b1")
     assert answer(some, send(some), {"a1": INVALID}) == ("b1", "a1")
@@ -229,7 +229,21 @@ def test_an_undeliverable_event_parks_its_key_and_no_other() -> None:
     add(some, "a3 b2")
 
     assert requests(some, 1e6) == ["b2"]
-    assert (some.held, some.parked) == (4, 1)
+    assert (some.held, some.parked) == (4, 0)
+
+
+def test_a_parked_key_is_given_up_with_all_that_waits_behind_it() -> None:
+    some = plan()
+    add(some, "a1 a2 b1")
+    settled = some.settle(send(some), [Outcome.UNDELIVERABLE, Outcome.SLIPPED, Outcome.ACCEPTED], 0.0)
+
+    some.park(settled.undeliverable[0])
+    add(some, "a3 b2")
+
+    assert requests(some, 1e6) == ["b2"]
+    assert names(some.take_abandoned()) == "a1 a2 a3"
+    assert some.take_abandoned() == []
+    assert (some.held, some.parked) == (1, 1)
 
 
 def test_a_replaced_event_goes_first() -> None:
@@ -260,7 +274,8 @@ def test_an_event_with_a_fault_parks_its_key_when_it_is_the_oldest() -> None:
 
     some.accept(first)
     assert requests(some, 1e6) == []
-    assert (some.parked, some.held) == (1, 3)
+    assert (some.parked, some.held) == (1, 1)
+    assert names(some.take_abandoned()) == "a2 a3"
 
 
 def test_a_fault_at_the_head_of_a_free_key_parks_it_at_once() -> None:
@@ -269,7 +284,8 @@ def test_a_fault_at_the_head_of_a_free_key_parks_it_at_once() -> None:
 
     assert requests(some, 1.0) == ["b1"]
     assert requests(some, 1e6) == []
-    assert (some.parked, some.held) == (1, 3)
+    assert (some.parked, some.held) == (1, 1)
+    assert names(some.take_abandoned()) == "a1 a2"
 
 
 def test_a_plan_that_only_waits_for_somebody_is_not_active() -> None:
@@ -277,7 +293,7 @@ def test_a_plan_that_only_waits_for_somebody_is_not_active() -> None:
     some.add([event("a1", fault="too_large")])
 
     assert requests(some) == []
-    assert (some.is_active, some.wake_at(), some.held) == (False, None, 1)
+    assert (some.is_active, some.wake_at(), some.held) == (False, None, 0)
 
 
 @pytest.mark.parametrize(

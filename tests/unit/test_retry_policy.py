@@ -20,15 +20,15 @@ def descendants(kind: type[PenstockError]) -> Iterator[type[PenstockError]]:
 @pytest.mark.parametrize(
     ("error", "policy"),
     [
-        (errors.SlotBusy("x"), Policy(Pace.SOON, "info", healthy=True)),
-        (errors.SinkOutage("x"), Policy(Pace.WHEN_SINK_ANSWERS, "error", healthy=False)),
-        (errors.ProtocolViolation("x"), Policy(Pace.SOON, "error", healthy=False)),
-        (errors.LineLost("x"), Policy(Pace.SOON, "warning", healthy=False)),
-        (errors.LineStale("x"), Policy(Pace.SOON, "warning", healthy=False)),
-        (errors.LockLost("x"), Policy(Pace.SOON, "warning", healthy=False)),
-        (errors.ConnectionFailed("x"), Policy(Pace.SOON, "warning", healthy=False)),
-        (QuarantineError("x"), Policy(Pace.SOON, "error", healthy=False)),
-        (ValueError("a bug"), Policy(Pace.SOON, "error", healthy=False)),
+        (errors.SlotBusy("x"), Policy(Pace.SOON, "error")),
+        (errors.SinkOutage("x"), Policy(Pace.WHEN_SINK_ANSWERS, "error")),
+        (errors.ProtocolViolation("x"), Policy(Pace.SOON, "error")),
+        (errors.LineLost("x"), Policy(Pace.SOON, "warning")),
+        (errors.LineStale("x"), Policy(Pace.SOON, "warning")),
+        (errors.LockLost("x"), Policy(Pace.SOON, "warning")),
+        (errors.ConnectionFailed("x"), Policy(Pace.SOON, "warning")),
+        (QuarantineError("x"), Policy(Pace.SOON, "error")),
+        (ValueError("a bug"), Policy(Pace.SOON, "error")),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -38,13 +38,7 @@ def test_each_error_has_its_row(error: Exception, policy: Policy) -> None:
 
 @pytest.mark.parametrize("kind", list(descendants(NeedsOperator)), ids=lambda kind: kind.__name__)
 def test_what_only_an_operator_can_mend_is_loud_and_slow(kind: type[PenstockError]) -> None:
-    assert policy_for(kind("x")) == Policy(Pace.SLOW, "error", healthy=False)
-
-
-def test_waiting_for_the_former_leader_is_the_only_healthy_wait() -> None:
-    healthy = [kind for kind in descendants(PenstockError) if policy_for(kind("x")).healthy]
-
-    assert healthy == [errors.SlotBusy]
+    assert policy_for(kind("x")) == Policy(Pace.SLOW, "error")
 
 
 def test_levels_are_names_of_log_methods() -> None:

@@ -91,14 +91,21 @@ def test_a_boundary_has_the_commit_lsn_and_the_end_lsn() -> None:
 @pytest.mark.parametrize(
     "payload",
     [
-        *DAMAGED,
-        pytest.param(b'{"action":"B"}', id="no LSNs: include-lsn is off"),
-        pytest.param(b'{"action":"B","lsn":"0/1"}', id="no end LSN"),
+        pytest.param(b'{"action":"B","lsn":"0/1"', id="cut off"),
+        pytest.param(b'{"action":"B","lsn":1,"nextlsn":2}', id="numbers for LSNs"),
+        pytest.param(b'{"action":"B","lsn":"\xff"}', id="not UTF-8"),
+        pytest.param(b"", id="empty"),
     ],
 )
 def test_a_damaged_boundary_is_unreadable(payload: bytes) -> None:
     with pytest.raises(Unreadable):
         decode_boundary(payload)
+
+
+def test_a_boundary_has_no_lsns_while_include_lsn_is_off() -> None:
+    boundary = decode_boundary(b'{"action":"C"}')
+
+    assert (boundary.commit_lsn, boundary.end_lsn) == (None, None)
 
 
 def test_a_boundary_with_a_strange_lsn_is_refused() -> None:

@@ -75,6 +75,8 @@ class CaptureApp:
         try:
             outcome = await self._unless_stopped_early(leadership)
         except Exception as error:
+            if leadership.has_led:
+                self._failures = 0
             await self._recover(error)
             return
         self._failures = 0
@@ -100,9 +102,9 @@ class CaptureApp:
     async def _recover(self, error: Exception) -> None:
         policy = policy_for(error)
         self._failures += 1
-        self._health.enter(Phase.STANDBY if policy.healthy else Phase.WAITING)
+        self._health.enter(Phase.WAITING)
         known = isinstance(error, PenstockError)
-        if not policy.healthy and policy.pace is not Pace.WHEN_SINK_ANSWERS:
+        if policy.pace is not Pace.WHEN_SINK_ANSWERS:
             self._health.set_fault(Fault.POSTGRES, str(error) if known else type(error).__name__)
         name = type(error).__name__
         self._say(policy.level, name, str(error), exc_info=None if known else error)

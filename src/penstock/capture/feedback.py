@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Protocol
 
 from penstock.capture.ack import AckTracker
-
-HEARTBEAT_S: Final = 1.0
 
 
 class StatusLine(Protocol):
@@ -19,17 +17,25 @@ class StatusLine(Protocol):
 
 
 class Feedback:
-    """Sends status updates: when the frontier moves, when the server asks, and every second.
+    """Sends status updates: when the frontier moves, when the server asks, and as a heartbeat.
 
     `write` is the highest position heard of, `flush` the frontier. Reporting a stale `write` makes the
     server ask tens of thousands of times a second. `flush` never exceeds `write`: the server would believe
     a position in the future and skip data later.
     """
 
-    def __init__(self, *, line: StatusLine, tracker: AckTracker, received_lsn: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        *,
+        line: StatusLine,
+        tracker: AckTracker,
+        received_lsn: Callable[[], int],
+        heartbeat_s: float = 1.0,
+    ) -> None:
         self._line = line
         self._tracker = tracker
         self._received_lsn = received_lsn
+        self._heartbeat_s = heartbeat_s
         self._confirmed = 0
 
     @property
@@ -52,4 +58,4 @@ class Feedback:
         """The heartbeat. It asks for an answer: on an idle line no frame would come otherwise."""
         while True:
             self.send(reply_requested=True)
-            await asyncio.sleep(HEARTBEAT_S)
+            await asyncio.sleep(self._heartbeat_s)

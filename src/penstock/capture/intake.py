@@ -8,6 +8,7 @@ from typing import NamedTuple
 from penstock.capture.ack import AckTracker
 from penstock.capture.event import ChangeEvent
 from penstock.capture.transaction_builder import TransactionBuilder
+from penstock.errors import ProtocolViolation
 from penstock.kinesis.partition_key import PartitionKeys, Relation, UnknownRelation
 from penstock.log_offset import OP_INFINITY
 from penstock.postgres import protocol, wal2json
@@ -78,7 +79,7 @@ class Intake:
             if room <= 0:
                 return Intaken(events, index)
             frame = frames[index]
-            if not frame or frame[0] != protocol.TAG_XLOGDATA:
+            if len(frame) < protocol.PAYLOAD_AT or frame[0] != protocol.TAG_XLOGDATA:
                 self._keepalive(frame)
                 continue
             wal_start, _, self.server_time_us = protocol.unpack_xlogdata(frame)
@@ -116,16 +117,26 @@ class Intake:
         return self._boundary(action, payload, wal_start, now)
 
     def _boundary(self, action: int | None, payload: bytes, wal_start: int, now: float) -> ChangeEvent | None:
-        boundary = wal2json.decode_boundary(payload)
-        commit_lsn = boundary.commit_lsn
+        """A begin or a commit.
+
+        With `include-lsn` off neither names its LSNs. Then the header of a begin, the transaction's first
+        LSN, stands for its position, and the header of a commit is its end.
+        """
+        try:
+            boundary = wal2json.decode_boundary(payload)
+            named_lsn, named_end = boundary.commit_lsn, boundary.end_lsn
+        except ValueError as error:
+            raise ProtocolViolation(f"a begin or commit that can't be read: {error}") from error
         if action == wal2json.BEGIN:
-            self._builder.begin(commit_lsn, boundary.end_lsn)
-            op_offset = -1
+            self._builder.begin(wal_start if named_lsn is None else named_lsn, named_end)
+            op_offset, commit_lsn = -1, self._builder.commit_lsn
         else:
-            end_lsn = self._builder.commit(commit_lsn)
+            op_offset, commit_lsn = OP_INFINITY, self._builder.commit_lsn
+            end_lsn = self._builder.commit(
+                commit_lsn if named_lsn is None else named_lsn, wal_start if named_end is None else named_end
+            )
             self.received_lsn = max(self.received_lsn, end_lsn)
             self.totals.transactions += 1
-            op_offset = OP_INFINITY
         if self._publish_transactions:
             return self._event(payload, self._keys.fallback(wal_start), commit_lsn, op_offset, now)
         if action == wal2json.COMMIT:

@@ -24,7 +24,7 @@ from penstock.postgres import protocol
 from penstock.postgres.catalog import Catalog
 from penstock.postgres.connection import connect, connect_replication, connection_parameters, one_line
 from penstock.postgres.freshness import Freshness
-from penstock.postgres.leader import LockHolder, lock_holder, slot_hash64, try_lock
+from penstock.postgres.leader import LockHolder, lock_holder, see_lock, slot_hash64, try_lock
 from penstock.postgres.notices import NoticeAlarm
 from penstock.postgres.replication_stream import ReplicationStream
 from penstock.postgres.slot import (
@@ -83,6 +83,7 @@ class Leadership:
         override = settings.leader.lock_key_override
         self._lock_key = slot_hash64(settings.replication.slot) if override is None else override
         self._open: list[AsyncConnection] = []
+        self.has_led = False
         self._stream: ReplicationStream | None = None
 
     async def run(self) -> AnotherLeads | None:
@@ -172,7 +173,11 @@ class Leadership:
                 await asyncio.sleep(_BUSY_RETRY_S)
 
     async def _lead(self, stream: ReplicationStream, slot: SlotState, pid: int) -> None:
-        freshness = Freshness(limit_s=self._timings.freshness_s, now=time.monotonic())
+        watcher = await self._connect_ordinary()
+        asked_at = time.monotonic()
+        await see_lock(watcher, key=self._lock_key, pid=pid)
+        # From the moment before the question, not from now: this process may have been frozen meanwhile.
+        freshness = Freshness(limit_s=self._timings.freshness_s, now=asked_at)
         catalog = Catalog(self._connect_ordinary)
         pipeline = Pipeline(
             self._settings,
@@ -186,7 +191,7 @@ class Leadership:
         )
         gauges = Gauges(pipeline, freshness, self._health, self._metrics)
         watchdog = Watchdog(
-            await self._connect_ordinary(),
+            watcher,
             lock_key=self._lock_key,
             walsender_pid=pid,
             slot=slot.name,
@@ -195,6 +200,7 @@ class Leadership:
             on_slot=gauges.slot,
         )
         self._health.start_streaming(freshness, time.monotonic())
+        self.has_led = True
         self._metrics.leaderships.inc()
         _log.info("streaming", **describe(slot))
         try:

@@ -12,6 +12,7 @@ from penstock.capture.feedback import Feedback, StatusLine
 from penstock.capture.intake import Intake
 from penstock.capture.queue import InflightEventQueue
 from penstock.capture.reader import FrameSource, Reader
+from penstock.capture.timings import Timings
 from penstock.capture.transaction_builder import TransactionBuilder
 from penstock.kinesis.backoff import full_jitter
 from penstock.kinesis.batcher import MicroBatcher
@@ -68,7 +69,10 @@ class Pipeline:
             window=settings.inflight.ack_window_max,
         )
         self.feedback = Feedback(
-            line=line, tracker=self.tracker, received_lsn=lambda: self.intake.received_lsn
+            line=line,
+            tracker=self.tracker,
+            received_lsn=lambda: self.intake.received_lsn,
+            heartbeat_s=Timings.of(settings.leader.timeout_s).heartbeat_s,
         )
         quarantine_url = settings.undeliverable.quarantine_url
         quarantining = settings.undeliverable.policy == "quarantine" and quarantine_url is not None

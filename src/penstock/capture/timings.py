@@ -22,6 +22,8 @@ class Timings(NamedTuple):
     """For Kinesis to answer."""
     watch_interval_s: float
     """Between two looks of the watchdog."""
+    heartbeat_s: float
+    """Between two status updates when nothing else asks for one: well below what the server waits for."""
 
     @classmethod
     def of(cls, timeout_s: float) -> Timings:
@@ -32,4 +34,5 @@ class Timings(NamedTuple):
             connect_s=0.15 * timeout_s,
             answer_s=0.4 * timeout_s,
             watch_interval_s=min(1.0, 0.1 * timeout_s),
+            heartbeat_s=min(1.0, 0.25 * timeout_s),
         )

@@ -30,7 +30,7 @@ class TransactionBuilder:
     def __init__(self, *, confirmed_lsn: int) -> None:
         self._safe_lsn = confirmed_lsn
         self._commit_lsn: int | None = None
-        self._end_lsn = 0
+        self._end_lsn: int | None = None
         self._next_op = 0
 
     @property
@@ -43,13 +43,13 @@ class TransactionBuilder:
         """Whether a begin has come without its commit."""
         return self._commit_lsn is not None
 
-    def begin(self, commit_lsn: int, end_lsn: int) -> None:
-        """A transaction starts."""
+    def begin(self, commit_lsn: int, end_lsn: int | None = None) -> None:
+        """A transaction starts; its end may be known only when it commits."""
         if self._commit_lsn is not None:
             raise ProtocolViolation(
                 f"a transaction begins inside the one that commits at {format_lsn(self._commit_lsn)}"
             )
-        if not commit_lsn < end_lsn:
+        if end_lsn is not None and not commit_lsn < end_lsn:
             raise ProtocolViolation(
                 f"a transaction commits at {format_lsn(commit_lsn)} and ends before, at {format_lsn(end_lsn)}"
             )
@@ -72,15 +72,18 @@ class TransactionBuilder:
         self._next_op = op_offset + 2
         return op_offset
 
-    def commit(self, commit_lsn: int) -> int:
+    def commit(self, commit_lsn: int, end_lsn: int | None = None) -> int:
         """The open transaction is complete; returns the LSN that may be confirmed after all of it."""
         if self._commit_lsn != commit_lsn:
             open_one = "none" if self._commit_lsn is None else format_lsn(self._commit_lsn)
             raise ProtocolViolation(
                 f"commit {format_lsn(commit_lsn)} does not fit the open transaction ({open_one})"
             )
+        end = self._end_lsn if end_lsn is None else end_lsn
+        if end is None:
+            raise ProtocolViolation(f"the end of transaction {format_lsn(commit_lsn)} is unknown")
         self._commit_lsn = None
-        self._safe_lsn = max(self._safe_lsn, self._end_lsn)
+        self._safe_lsn = max(self._safe_lsn, end)
         return self._safe_lsn
 
     def keepalive(self, wal_end: int) -> int | None:

@@ -31,6 +31,12 @@ _encode_text = msgspec.json.Encoder().encode
 
 class _Entry(msgspec.Struct, gc=False):
     ErrorCode: str | None = None
+    SequenceNumber: str | None = None
+
+    @property
+    def code(self) -> str | None:
+        """Why it failed. A record without a sequence number is in no shard, whatever else the answer says."""
+        return self.ErrorCode or (None if self.SequenceNumber else "NoSequenceNumber")
 
 
 class _PutRecordsAnswer(msgspec.Struct, gc=False):
@@ -45,6 +51,9 @@ class _ErrorAnswer(msgspec.Struct, gc=False):
 
 _decode_answer = msgspec.json.Decoder(_PutRecordsAnswer).decode
 _decode_error = msgspec.json.Decoder(_ErrorAnswer).decode
+
+
+_NO_CREDENTIALS: Final = Failed("NoCredentials", "no AWS credentials were found", stream_fault=True)
 
 
 class RecordSink(Protocol):
@@ -83,7 +92,7 @@ class KinesisClient:
         self._api: Any = session.create_client(
             "kinesis", region_name=region, endpoint_url=endpoint_url, config=config
         )
-        self._credentials = session.get_credentials()
+        self._session = session
         self._region = region
         self._stream = stream
         self._url: str = self._api.meta.endpoint_url.rstrip("/") + "/"
@@ -103,11 +112,18 @@ class KinesisClient:
 
     def put_records(self, events: Sequence[ChangeEvent]) -> Result:
         """Send the events in one request."""
+        body = self._body(events)
         try:
-            answer = self._transport.send(self._signed(self._body(events)))
+            request = self._signed(body)
         except NoCredentialsError:
-            return Failed("NoCredentials", "no AWS credentials were found", stream_fault=True)
-        except (HTTPClientError, BotoCoreError, HTTPException, OSError) as error:
+            return _NO_CREDENTIALS
+        except (BotoCoreError, ClientError, RuntimeError) as error:
+            # A refresh that failed: the metadata service or STS, whose RuntimeError says that what it gave
+            # has expired.
+            return Failed("CredentialsRefresh", _brief(error), stream_fault=True)
+        try:
+            answer = self._transport.send(request)
+        except (HTTPClientError, HTTPException, OSError) as error:
             return Failed(type(error).__name__, _brief(error), stream_fault=False)
         if answer.status == HTTPStatus.OK:
             return _read_answer(answer.body, len(events))
@@ -120,13 +136,14 @@ class KinesisClient:
         except ClientError as error:
             code = error.response.get("Error", {}).get("Code", "Unknown")
             result = classify_error(code, _brief(error))
-            if code.startswith("AccessDenied"):
-                # A role that may only put is well set up: the service answered, that is enough.
+            if code.startswith("AccessDenied") and error.operation_name == "DescribeStreamSummary":
+                # A role that may only put is well set up: the service answered, that is enough. (STS, which
+                # gives the credentials, could deny access too.)
                 return None
             return result if isinstance(result, Failed) else None
         except NoCredentialsError:
-            return Failed("NoCredentials", "no AWS credentials were found", stream_fault=True)
-        except (HTTPClientError, BotoCoreError) as error:
+            return _NO_CREDENTIALS
+        except (BotoCoreError, RuntimeError) as error:
             return Failed(type(error).__name__, _brief(error), stream_fault=False)
         return None
 
@@ -144,7 +161,9 @@ class KinesisClient:
         return b"%b%b]}" % (self._head, b",".join(records))
 
     def _signed(self, body: bytes) -> AWSRequest:
-        if self._credentials is None:
+        # Asked each time: botocore caches what it found and refreshes it, and looks again if it found none.
+        credentials = self._session.get_credentials()
+        if credentials is None:
             raise NoCredentialsError
         request = AWSRequest(
             method="POST",
@@ -152,14 +171,14 @@ class KinesisClient:
             data=body,
             headers={"Content-Type": _JSON, "X-Amz-Target": "Kinesis_20131202.PutRecords"},
         )
-        SigV4Auth(self._credentials.get_frozen_credentials(), "kinesis", self._region).add_auth(request)
+        SigV4Auth(credentials.get_frozen_credentials(), "kinesis", self._region).add_auth(request)
         return request
 
 
 def _read_answer(content: bytes, sent: int) -> Result:
     try:
         answer = _decode_answer(content)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return Failed(
             "UnreadableAnswer", "the answer to PutRecords isn't what Kinesis documents", stream_fault=False
         )
@@ -169,15 +188,15 @@ def _read_answer(content: bytes, sent: int) -> Result:
             f"PutRecords answered for {len(answer.Records)} records of {sent}",
             stream_fault=False,
         )
-    codes = [record.ErrorCode for record in answer.Records]
+    codes = [record.code for record in answer.Records]
     return Answered(codes) if any(codes) else Accepted()
 
 
 def _read_error(answer: HttpAnswer) -> Result:
     error = _ErrorAnswer()
-    with contextlib.suppress(msgspec.DecodeError):
+    with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
         error = _decode_error(answer.body)
-    code = error.type or answer.headers.get("x-amzn-ErrorType", "") or f"HTTP{answer.status}"
+    code = error.type or answer.error_type or f"HTTP{answer.status}"
     code = code.split(":")[0].rpartition("#")[2]
     return classify_error(code, error.message or error.Message or f"HTTP status {answer.status}")
 

@@ -53,16 +53,14 @@ class KeyColumns(NamedTuple):
         prefix = f"{_encode(relation.schema)}.{_encode(relation.table)}/"
         return cls(relation.pk, relation.identity, prefix, tuple(names))
 
-    def fits(self, pk: bytes, identity: Sequence[str]) -> bool:
-        """Whether a frame with this `pk` and this `identity` may go by these columns.
+    def fits(self, identity: Sequence[str]) -> bool:
+        """Whether a frame with this `identity` may go by these columns.
 
         An identity without the key shows that ALTER TABLE ... REPLICA IDENTITY has chosen another index, of
         which `pk` says nothing. For one and the same identity the catalog is asked only once: it may not
         know better.
         """
-        if self.pk != pk:
-            return False
-        if not identity or (self.names and all(name in identity for name in self.names)):
+        if self.names and set(self.names).issubset(identity):
             return True
         return self.identity == tuple(identity)
 
@@ -121,8 +119,8 @@ def row_key(change: RowChange, known: Mapping[tuple[str, str], KeyColumns]) -> s
     """
     key_columns = known.get((change.schema, change.table))
     pk = bytes(change.pk)
-    identity = [value.name for value in change.identity]
-    if key_columns is None or not key_columns.fits(pk, identity):
+    identity = [value.name for value in change.identity] if change.identity else []
+    if key_columns is None or key_columns.pk != pk or (identity and not key_columns.fits(identity)):
         raise UnknownRelation(Relation(change.schema, change.table, pk, tuple(identity)))
     if not key_columns.names:
         return None

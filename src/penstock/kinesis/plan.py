@@ -41,8 +41,10 @@ class PublishPlan:
        one later request, before anything newer of that key. Events of other keys are not held up.
     4. A failed request waits for its backoff; the number of attempts is not bounded.
     5. A request refused for one record's sake is split until that record stands alone.
-    6. An undeliverable event keeps its key busy: either `replace` gives it a deliverable form, which goes
-       first, or the lane stays parked and its ack_id unmarked.
+    6. An undeliverable event keeps its key busy until `replace` gives it another form, which goes first.
+    7. An event with a fault, or one for which `park` was called, blocks its key for the life of this plan. It
+       and everything behind it in its key is *abandoned*: handed back by `take_abandoned` so that it costs no
+       memory. Their ack_ids stay unmarked, so Postgres keeps them and sends them again after a restart.
 
     So at any moment, and also if the process dies there, every event of a key that is newer than its
     oldest unaccepted one is unmarked and will come again after it.
@@ -58,9 +60,11 @@ class PublishPlan:
         """Keys that are no longer busy and have waiting events."""
         self._retries: list[tuple[float, int, Request]] = []
         self._order = itertools.count()
+        self._parked: set[str] = set()
+        """Keys that are blocked for good; they are in `_lanes` too."""
+        self._abandoned: list[ChangeEvent] = []
         self._under_way = 0
         self._held = 0
-        self._parked = 0
 
     @property
     def held(self) -> int:
@@ -74,8 +78,8 @@ class PublishPlan:
 
     @property
     def parked(self) -> int:
-        """Undeliverable events that nobody has replaced."""
-        return self._parked
+        """Keys that are blocked for good."""
+        return len(self._parked)
 
     @property
     def is_active(self) -> bool:
@@ -132,7 +136,6 @@ class PublishPlan:
             else:
                 again.append(event)
         self._held -= len(accepted)
-        self._parked += len(undeliverable)
         still_busy = stuck | {event.partition_key for event in again}
         for key in {event.partition_key for event in accepted} - still_busy:
             self._release(key)
@@ -166,8 +169,21 @@ class PublishPlan:
 
     def replace(self, event: ChangeEvent, now: float) -> None:
         """An undeliverable event has a deliverable form now: it goes before all else of its key."""
-        self._parked -= 1
         self._push(now, Request([event]))
+
+    def park(self, event: ChangeEvent) -> None:
+        """An undeliverable event will never have another form: give up its key."""
+        key = event.partition_key
+        self._parked.add(key)
+        self._abandon(event)
+        for waiting in self._lanes[key] or ():
+            self._abandon(waiting)
+        self._lanes[key] = None
+
+    def take_abandoned(self) -> list[ChangeEvent]:
+        """The events that the plan has given up since the last call; it holds them no more."""
+        abandoned, self._abandoned = self._abandoned, []
+        return abandoned
 
     def _gather(self) -> list[ChangeEvent]:
         batch: list[ChangeEvent] = []
@@ -176,13 +192,13 @@ class PublishPlan:
             key = self._ready_lanes[0]
             lane = self._lanes[key]
             assert lane, "a ready lane has events"
-            if lane[0].fault is None:
-                if not self._batcher.has_room(batch, size, lane[0]):
-                    break
-                size = self._take_from_lane(lane, batch, size)
-            else:
-                lane.popleft()
-                self._parked += 1
+            if lane[0].fault is not None:
+                self._ready_lanes.popleft()
+                self.park(lane.popleft())
+                continue
+            if not self._batcher.has_room(batch, size, lane[0]):
+                break
+            size = self._take_from_lane(lane, batch, size)
             self._ready_lanes.popleft()
             if not lane:
                 self._lanes[key] = None
@@ -201,13 +217,19 @@ class PublishPlan:
     def _divert(self, event: ChangeEvent) -> None:
         """The event can't be sent now: it waits behind its key, or, at the head of its key, parks it."""
         key = event.partition_key
-        if key not in self._lanes:
+        if key in self._parked:
+            self._abandon(event)
+        elif key not in self._lanes:
             self._lanes[key] = None
-            self._parked += 1
+            self.park(event)
         elif (lane := self._lanes[key]) is None:
             self._lanes[key] = deque((event,))
         else:
             lane.append(event)
+
+    def _abandon(self, event: ChangeEvent) -> None:
+        self._held -= 1
+        self._abandoned.append(event)
 
     def _release(self, key: str) -> None:
         if self._lanes[key] is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -66,6 +67,10 @@ class KinesisPublisher:
         self._progress_at = time.monotonic()
         self._said_at = float("-inf")
         self._on_marked: list[_Callback] = []
+        self._refused_events: deque[ChangeEvent] = deque()
+        """Refused by Kinesis, and waiting for their turn to be quarantined."""
+        self._pointer: ChangeEvent | None = None
+        """The one whose turn it is, until its pointer is accepted."""
 
     def on_marked(self, callback: _Callback) -> None:
         """Call this after events have been marked in the AckTracker."""
@@ -83,6 +88,8 @@ class KinesisPublisher:
                 self._refill(now)
                 while request := self._plan.next_request(now):
                     self._dispatch(request, now)
+                if abandoned := self._plan.take_abandoned():
+                    self._queue.tasks_done(abandoned)
                 self._check_outage(now)
                 self._note_drained()
                 await self._sleep(now)
@@ -170,12 +177,26 @@ class KinesisPublisher:
         for event in settled.undeliverable:
             if self._undeliverable.blocks:
                 self._undeliverable.block(event, REFUSED)
+                self._plan.park(event)
             else:
-                self._quarantining.create_task(self._quarantine(event), name="quarantine")
+                self._refused_events.append(event)
+        self._quarantine_next()
+
+    def _quarantine_next(self) -> None:
+        """One at a time: only when its pointer was accepted is it sure that the fault was the record's.
+
+        A service that refuses everything then costs one needless file, and not one for every key.
+        """
+        if self._pointer is None and self._refused_events:
+            self._pointer = self._refused_events.popleft()
+            self._quarantining.create_task(self._quarantine(self._pointer), name="quarantine")
 
     async def _quarantine(self, event: ChangeEvent) -> None:
         await self._undeliverable.quarantine(event, REFUSED)
-        self._plan.replace(event, time.monotonic())
+        now = time.monotonic()
+        if not self._plan.is_active:
+            self._progress_at = now
+        self._plan.replace(event, now)
         self._wake.set()
 
     def _accepted(self, events: list[ChangeEvent], now: float) -> None:
@@ -184,6 +205,9 @@ class KinesisPublisher:
         self._metrics.count_accepted(events, now)
         self._tracker.mark_published_ids([event.ack_id for event in events])
         self._queue.tasks_done(events)
+        if self._pointer is not None and self._pointer in events:
+            self._pointer = None
+            self._quarantine_next()
         for callback in self._on_marked:
             callback()
 

@@ -81,7 +81,15 @@ class LocalKinesis:
         if self._process is not None:
             raise LocalServerError("this Kinesis is already running")
         # -P: a file of the current directory that is named like a module must not take its place.
-        command = [sys.executable, "-P", "-m", "penstock.local.kinesis", "--port", "0", "--until-stdin-closes"]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "penstock.local.kinesis",
+            "--port",
+            "0",
+            "--until-stdin-closes",
+        ]
         self._process = subprocess.Popen(
             [*command, "--max-record-bytes", str(self._max_record_bytes)],
             env={**os.environ, "PYTHONPATH": str(Path(penstock.__file__).parents[1])},

@@ -38,15 +38,24 @@ class Catalog:
         index's columns, so every action has to go by them. Empty if there is no such index, or no such
         table any more. Reads pg_catalog by name, which waits for no lock on the table.
         """
+        try:
+            return await self._ask(schema, table)
+        except psycopg.OperationalError:
+            # Questions are rare: the server may have ended an idle session long ago.
+            self._connection = None
+        except psycopg.Error as error:
+            raise _unreadable(error) from error
+        try:
+            return await self._ask(schema, table)
+        except psycopg.Error as error:
+            raise _unreadable(error) from error
+
+    async def _ask(self, schema: str, table: str) -> Sequence[str]:
         if self._connection is None:
             self._connection = await self._connect()
-        try:
-            cursor = await self._connection.execute(_KEY_COLUMNS, (schema, table))
-            return [name for (name,) in await cursor.fetchall()]
-        except psycopg.Error as error:
-            raise ConnectionFailed(f"can't read the catalog: {one_line(error)}") from error
+        cursor = await self._connection.execute(_KEY_COLUMNS, (schema, table))
+        return [name for (name,) in await cursor.fetchall()]
 
-    def hang_up(self) -> None:
-        """Close the session without a word."""
-        if self._connection is not None:
-            self._connection.pgconn.finish()
+
+def _unreadable(error: psycopg.Error) -> ConnectionFailed:
+    return ConnectionFailed(f"can't read the catalog: {one_line(error)}")

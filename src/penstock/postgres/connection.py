@@ -18,8 +18,12 @@ from penstock.errors import (
 
 PINNED_SESSION: Final = (
     "-c timezone=UTC -c datestyle=ISO -c intervalstyle=postgres -c extra_float_digits=1 -c bytea_output=hex"
+    " -c client_min_messages=warning"
 )
-"""wal2json's text follows these settings, and ALTER DATABASE or ALTER ROLE may have changed them."""
+"""wal2json's text follows these settings, and ALTER DATABASE or ALTER ROLE may have changed them.
+
+So does its warning that a change was left out, which reaches us only at this message level.
+"""
 
 
 def connection_parameters(*, connect_timeout_s: float, silence_limit_s: float, role: str) -> dict[str, Any]:

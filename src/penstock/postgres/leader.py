@@ -7,6 +7,8 @@ from typing import LiteralString, NamedTuple
 
 from psycopg import AsyncConnection
 
+from penstock.errors import LockLost
+
 _TRY: LiteralString = "SELECT pg_catalog.pg_try_advisory_lock(%s), pg_catalog.pg_backend_pid()"
 
 # A bigint advisory lock shows up as its two halves, with objsubid 1.
@@ -39,6 +41,13 @@ async def try_lock(connection: AsyncConnection, key: int) -> int | None:
     assert row is not None, "a SELECT without FROM has a row"
     locked, pid = row
     return pid if locked else None
+
+
+async def see_lock(connection: AsyncConnection, *, key: int, pid: int) -> None:
+    """See from another session that this backend holds the lock; LockLost if it doesn't."""
+    holder = await lock_holder(connection, key)
+    if holder is None or holder.pid != pid:
+        raise LockLost(f"walsender {pid} no longer holds the lock")
 
 
 async def lock_holder(connection: AsyncConnection, key: int) -> LockHolder | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
@@ -133,15 +133,12 @@ class _Preflight:
             async with self._trial_session() as session:
                 await check_server(session, self._plugin)
                 return await self._try_slot(session)
-        except (WalLevelTooLow, NoSpareSlot, RoleLacksReplication):
-            return [
-                Finding.warn(
-                    "plugin", f"{self._plugin} could not be tried", "mend what failed, and check again"
-                )
-            ]
+        except (WalLevelTooLow, NoSpareSlot, RoleLacksReplication) as error:
+            reason = Finding.from_error("plugin", error)
+            return [Finding.warn("plugin", f"{self._plugin} could not be tried: {reason.found}", reason.fix)]
 
     async def _try_slot(self, session: AsyncConnection) -> list[Finding]:
-        name = f"penstock_check_{os.getpid()}"
+        name = f"penstock_check_{secrets.token_hex(4)}"
         exists = self._slot is not None
         try:
             await ask.create_trial_slot(session, name, self._plugin)

@@ -129,7 +129,10 @@ def translate(error: psycopg.Error, *, slot: str, plugin: str) -> PostgresError:
     sentence = one_line(error)
     match error:
         case errors.ObjectInUse():
-            return SlotBusy(f"{sentence}: the former leader's walsender still lives")
+            return SlotBusy(
+                f"{sentence}: a former leader's walsender still lives, or somebody reads the slot without"
+                " the lock. Fix: find that pid in pg_stat_replication and end it"
+            )
         case errors.ConfigurationLimitExceeded():
             return NoSpareSlot(f"{sentence}. Fix: raise max_replication_slots and restart Postgres")
         case errors.UndefinedFile():

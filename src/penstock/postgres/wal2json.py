@@ -43,20 +43,20 @@ class RowChange(msgspec.Struct, gc=False, frozen=True):
 
 
 class Boundary(msgspec.Struct, gc=False, frozen=True):
-    """A begin or a commit: both carry the commit LSN and the end LSN."""
+    """A begin or a commit: both carry the commit LSN and the end LSN, unless `include-lsn` is off."""
 
-    lsn: str
-    nextlsn: str
+    lsn: str | None = None
+    nextlsn: str | None = None
 
     @property
-    def commit_lsn(self) -> int:
+    def commit_lsn(self) -> int | None:
         """Where the commit record starts."""
-        return parse_lsn(self.lsn)
+        return None if self.lsn is None else parse_lsn(self.lsn)
 
     @property
-    def end_lsn(self) -> int:
+    def end_lsn(self) -> int | None:
         """Where the commit record ends: what to confirm once the transaction is done."""
-        return parse_lsn(self.nextlsn)
+        return None if self.nextlsn is None else parse_lsn(self.nextlsn)
 
 
 class Summary(msgspec.Struct, gc=False, frozen=True):
@@ -94,11 +94,11 @@ def decode_change(payload: bytes) -> RowChange:
 
 
 def decode_boundary(payload: bytes) -> Boundary:
-    """Read a begin or commit frame; Unreadable if its LSNs are missing."""
+    """Read a begin or commit frame; Unreadable if it isn't one."""
     try:
         return _decode_boundary(payload)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Unreadable("a begin or commit without lsn and nextlsn") from error
+        raise Unreadable("a begin or commit that is not the JSON of wal2json format 2") from error
 
 
 def summarise(payload: bytes) -> Summary:

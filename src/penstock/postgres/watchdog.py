@@ -10,10 +10,10 @@ from typing import Final
 import psycopg
 from psycopg import AsyncConnection
 
-from penstock.errors import LineLost, LineStale, LockLost
+from penstock.errors import LineLost, LineStale
 from penstock.postgres.connection import one_line
 from penstock.postgres.freshness import Freshness
-from penstock.postgres.leader import lock_holder
+from penstock.postgres.leader import see_lock
 from penstock.postgres.slot import SlotState, read_slot
 
 _SLOT_EVERY_S: Final = 5.0
@@ -51,9 +51,7 @@ class Watchdog:
         try:
             while True:
                 asked_at = time.monotonic()
-                holder = await lock_holder(self._connection, self._lock_key)
-                if holder is None or holder.pid != self._walsender_pid:
-                    raise LockLost(f"walsender {self._walsender_pid} no longer holds the lock")
+                await see_lock(self._connection, key=self._lock_key, pid=self._walsender_pid)
                 self._freshness.lock_seen(asked_at)
                 if asked_at - slot_read_at >= _SLOT_EVERY_S:
                     slot_read_at = asked_at

@@ -128,9 +128,8 @@ class ChangeLog:
         """Add one change of the open transaction; the first one opens it. Never blocks."""
         with self._memory:
             self._refuse_if_broken()
-            relation_id = self._index.relation_id(relation)
             self._offsets.saw(tx_offset, op_offset)
-            self._add_row(relation_id, tx_offset, op_offset, payload)
+            self._add_row(self._index.relation_ids[relation], tx_offset, op_offset, payload)
 
     def commit(self, tx_offset: int) -> None:
         """End the open transaction, or note one of which nothing was appended. Never blocks."""
@@ -220,17 +219,17 @@ class ChangeLog:
         return mark
 
     def _write_rows(self, rows: RowBuffer) -> None:
-        summary = rows.summary()
-        self._keep_the_floor(rows.size_bytes)
+        message, summary = rows.encode()
+        self._keep_the_floor(len(message))
         segment = self._segment or self._start_segment()
         self._declare_relations(segment, summary)
-        segment.write(rows.encode())
+        segment.write(message)
         with self._memory:
             self._index.add_batch(segment.size_bytes, summary)
 
     def _start_segment(self) -> SegmentFile:
         self._segments_started += 1
-        self._segment = segment = SegmentFile(self._newest_path)
+        self._segment = segment = SegmentFile(self._newest_path, self._index.last_offset)
         with self._memory:
             self._index.start_segment(str(segment.path), segment.size_bytes)
         return segment
@@ -243,7 +242,7 @@ class ChangeLog:
         with self._memory:
             relations = self._index.undeclared(summary)
         if relations:
-            segment.write(encode_declarations(relations, summary.span.first))
+            segment.write(encode_declarations(relations, summary.span.first).message)
 
     def _keep_the_floor(self, needed_bytes: int) -> None:
         self._free_bytes = free_bytes(self._directory)

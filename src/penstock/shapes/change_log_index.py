@@ -24,6 +24,14 @@ class Relation(NamedTuple):
         return f"{self.schema}.{self.table}"
 
 
+class RelationIds(dict[Relation, int]):
+    """The number that stands for each relation in a log's rows; a new relation gets the next one."""
+
+    def __missing__(self, relation: Relation) -> int:
+        number = self[relation] = len(self)
+        return number
+
+
 class Span(NamedTuple):
     """From the first to the last of some rows, both included."""
 
@@ -67,7 +75,7 @@ class SegmentRange:
 class _Segment:
     path: str
     written: int
-    """Where the last batch ends; at first, where the header does."""
+    """Where the last batch ends."""
     durable: int = 0
     """Where the last synced batch ends."""
     last: LogOffset = LAST_BEFORE_REAL
@@ -126,8 +134,8 @@ class SegmentIndex:
         self._segments: list[_Segment] = []
         self._newest_is_sealed = True
         self._size_bytes = 0
-        self._ids: dict[Relation, int] = {}
-        self._names: dict[int, Relation] = {}
+        self._last_offset = LAST_BEFORE_REAL
+        self.relation_ids = RelationIds()
         self._trimmed: dict[int, LogOffset] = {}
         """The last change of each relation in segments that are gone."""
 
@@ -137,39 +145,31 @@ class SegmentIndex:
         return self._size_bytes
 
     @property
-    def paths(self) -> list[str]:
-        """The segments that there are, oldest first."""
-        return [segment.path for segment in self._segments]
-
-    def relation_id(self, relation: Relation) -> int:
-        """The number that stands for a relation in this log's rows; a new relation gets the next one."""
-        relation_id = self._ids.get(relation)
-        if relation_id is None:
-            relation_id = len(self._ids)
-            self.declare(relation_id, relation)
-        return relation_id
-
-    def declare(self, relation_id: int, relation: Relation) -> None:
-        """Take over a number that a log on disk has given."""
-        self._ids[relation] = relation_id
-        self._names[relation_id] = relation
+    def last_offset(self) -> LogOffset:
+        """Where the last batch ends, whether its segment is still there or not."""
+        return self._last_offset
 
     def undeclared(self, batch: BatchSummary) -> dict[int, Relation]:
         """The batch's relations that the newest segment does not name yet."""
-        known = self._segments[-1].relations
-        return {each: self._names[each] for each in batch.relations if each not in known}
+        new = batch.relations.keys() - self._segments[-1].relations.keys()
+        return (
+            {number: relation for relation, number in self.relation_ids.items() if number in new}
+            if new
+            else {}
+        )
 
-    def start_segment(self, path: str, header_bytes: int) -> None:
-        """A new segment, with nothing but its header."""
-        self._segments.append(_Segment(path, header_bytes))
+    def start_segment(self, path: str, start_bytes: int) -> None:
+        """A new segment, with nothing but what each one starts with."""
+        self._segments.append(_Segment(path, start_bytes))
         self._newest_is_sealed = False
-        self._size_bytes += header_bytes
+        self._size_bytes += start_bytes
 
     def add_batch(self, end: int, batch: BatchSummary) -> None:
         """A batch was written to the newest segment; the file now ends at `end`."""
         newest = self._segments[-1]
         self._size_bytes += end - newest.written
         newest.add(end, batch)
+        self._last_offset = batch.span.last
 
     def persisted(self) -> None:
         """All that was added is on disk."""
@@ -188,8 +188,8 @@ class SegmentIndex:
         boundary: LogOffset,
     ) -> list[SegmentRange]:
         """The ranges that hold the changes of these relations (None: of all), in the order of the log."""
-        names = self._ids if relations is None else relations
-        ids = {self._ids[name]: name for name in names if name in self._ids}
+        known = self.relation_ids
+        ids = {known[name]: name for name in (known if relations is None else relations) if name in known}
         self._refuse_trimmed(ids, after)
         last = boundary if up_to is None else min(LogOffset(up_to.tx_offset, OP_INFINITY), boundary)
         if after >= last:

@@ -6,7 +6,6 @@ a directory of its own it can disturb nobody. What it leaves behind is removed l
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -72,10 +71,8 @@ def remove_run(run: Path) -> None:
 
 
 def _is_run(directory: Path) -> bool:
-    return all(
-        _SEGMENT.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)
-        for entry in os.scandir(directory)
-    )
+    entries = list(directory.iterdir())
+    return all(_SEGMENT.fullmatch(path.name) and path.is_file() and not path.is_symlink() for path in entries)
 
 
 def _last_written(run: Path) -> float:

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import pyarrow as pa
 
-from penstock.log_offset import LAST_BEFORE_REAL, LogOffset
+from penstock.log_offset import LAST_BEFORE_REAL, OP_INFINITY, LogOffset
 from penstock.shapes.change_log_errors import SegmentUnreadable
-from penstock.shapes.change_log_index import BatchSummary, Relation, SegmentIndex, SegmentRange, Span
+from penstock.shapes.change_log_index import BatchSummary, Relation, SegmentIndex, SegmentRange
 from penstock.shapes.change_log_reader import TornBatch, batches_in, offset_at
-from penstock.shapes.segment import COMMIT_ID, DECLARATION_ID, END_OF_STREAM, HEADER, SUFFIX, Declaration
+from penstock.shapes.segment import (
+    COMMIT_ID,
+    DECLARATION_ID,
+    END_OF_STREAM,
+    HEADER,
+    SUFFIX,
+    Declaration,
+    summarise,
+)
 
+_POSITIONS = ("relation_id", "tx_offset", "op_offset")
 _decode_declaration = msgspec.json.Decoder(Declaration).decode
 
 
@@ -22,6 +32,8 @@ _decode_declaration = msgspec.json.Decoder(Declaration).decode
 class ScannedRun:
     """What a run's segments hold."""
 
+    begins_after: LogOffset
+    """What lies at or below was trimmed, or at least a part of its last transaction."""
     last_txn_offset: LogOffset
     """The newest complete transaction."""
     index: SegmentIndex
@@ -29,8 +41,8 @@ class ScannedRun:
     def read_plan(
         self, relations: Collection[Relation] | None, after: LogOffset, up_to: LogOffset | None = None
     ) -> list[SegmentRange]:
-        """As ChangeLog.read_plan."""
-        return self.index.plan(relations, after, up_to, self.last_txn_offset)
+        """As ChangeLog.read_plan, but without what lies at or below `begins_after`."""
+        return self.index.plan(relations, max(after, self.begins_after), up_to, self.last_txn_offset)
 
 
 def scan_run(run: Path) -> ScannedRun:
@@ -41,17 +53,16 @@ def scan_run(run: Path) -> ScannedRun:
     While a writer lives, what is found may be ahead of what it has synced.
     """
     scan = _Scan()
-    paths = sorted(run.glob(f"*{SUFFIX}"), key=_number)
-    for path, following in zip(paths, [*paths[1:], None], strict=True):
-        if following is not None and _number(following) != _number(path) + 1:
-            raise SegmentUnreadable(f"there is no segment between {path} and {following}")
-        scan.take(path, is_last=following is None)
-    return ScannedRun(scan.last_txn_offset, scan.index)
+    paths = sorted(run.glob(f"*{SUFFIX}"))
+    for path in paths:
+        scan.take(path, is_last=path == paths[-1])
+    return ScannedRun(scan.begins_after or LAST_BEFORE_REAL, scan.last_txn_offset, scan.index)
 
 
 class _Scan:
     def __init__(self) -> None:
         self.index = SegmentIndex()
+        self.begins_after: LogOffset | None = None
         self.last_txn_offset = LAST_BEFORE_REAL
 
     def take(self, path: Path, *, is_last: bool) -> None:
@@ -65,34 +76,38 @@ class _Scan:
 
     def _take_batches(self, path: Path, data: bytes) -> int:
         """Add a segment to the index; returns where its last whole batch ends."""
+        end = 0
         if not data.startswith(HEADER):
-            return 0
-        header = len(HEADER)
-        end = header
-        self.index.start_segment(str(path), header)
-        try:
-            for batch, end_of_batch in batches_in(pa.py_buffer(data)[header:]):
-                end = header + end_of_batch
-                self.index.add_batch(end, self._summarise(batch))
-        except TornBatch:
-            pass
-        self.index.persisted()
+            return end
+        batches = batches_in(pa.py_buffer(data)[len(HEADER) :])
+        # What is torn is told from what is left behind the last whole batch.
+        with suppress(TornBatch):
+            for batch, end_of_batch in batches:
+                is_first, end = end == 0, len(HEADER) + end_of_batch
+                if is_first:
+                    self._start(path, offset_at(batch, 0), end)
+                else:
+                    self.index.add_batch(end, self._summarise(batch))
+        if end:
+            self.index.persisted()
         return end
 
+    def _start(self, path: Path, follows: LogOffset, end: int) -> None:
+        if self.begins_after is None:
+            # The rest of a transaction whose beginning was trimmed is no whole transaction.
+            self.begins_after = LogOffset(follows.tx_offset, OP_INFINITY)
+        elif follows != self.index.last_offset:
+            raise SegmentUnreadable(
+                f"{path} follows {follows}, and the segment before it ends at {self.index.last_offset}"
+            )
+        self.index.start_segment(str(path), end)
+
     def _summarise(self, batch: pa.RecordBatch) -> BatchSummary:
-        relations: dict[int, Span] = {}
-        for row, relation_id in enumerate(batch["relation_id"].to_pylist()):
-            if relation_id >= 0:
-                offset = offset_at(batch, row)
-                first = relations[relation_id].first if relation_id in relations else offset
-                relations[relation_id] = Span(first, offset)
-            elif relation_id == COMMIT_ID:
-                self.last_txn_offset = offset_at(batch, row)
+        relation_ids, tx_offsets, op_offsets = (batch[name].to_pylist() for name in _POSITIONS)
+        for row, relation_id in enumerate(relation_ids):
+            if relation_id == COMMIT_ID:
+                self.last_txn_offset = LogOffset(tx_offsets[row], op_offsets[row])
             elif relation_id == DECLARATION_ID:
                 declared = _decode_declaration(batch["payload"][row].as_py())
-                self.index.declare(declared.relation_id, Relation(declared.schema, declared.table))
-        return BatchSummary(Span(offset_at(batch, 0), offset_at(batch, -1)), relations)
-
-
-def _number(segment: Path) -> int:
-    return int(segment.name.removesuffix(SUFFIX))
+                self.index.relation_ids[Relation(declared.schema, declared.table)] = declared.relation_id
+        return summarise(relation_ids, tx_offsets, op_offsets)

@@ -1,8 +1,8 @@
 """A segment of the ChangeLog: one Arrow IPC stream, in a file that only grows.
 
-Rows are changes, in the order of the log, between two kinds of control rows that make a segment readable by
-itself: a commit ends each transaction, and a declaration says which relation a `relation_id` stands for,
-before its first change in that segment.
+Rows are changes, in the order of the log. Control rows between them make a segment readable by itself: the
+first one tells where the segment before it ended, a commit ends each transaction, and a declaration says
+which relation a `relation_id` stands for, before its first change in that segment.
 
 The schema never changes and has no dictionaries, so that each batch can be read without those before it. A
 sealed segment ends with Arrow's end-of-stream marker; one that is still written, or was when its writer died,
@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -27,6 +28,9 @@ COMMIT_ID: Final = -1
 """The `relation_id` of a commit. Its payload is empty."""
 DECLARATION_ID: Final = -2
 """The `relation_id` of a declaration. Its payload is a Declaration in JSON."""
+
+FOLLOWS_ID: Final = -3
+"""The `relation_id` of a segment's first row. Its offset is the last one of the segment before it."""
 
 SCHEMA: Final = pa.schema(
     [
@@ -56,64 +60,79 @@ def segment_name(number: int) -> str:
     return f"{number:010d}{SUFFIX}"
 
 
-class RowBuffer:
-    """Rows on their way to a batch, column by column."""
+class EncodedBatch(NamedTuple):
+    """A batch as it stands in the file, and what the index needs to know of it."""
 
-    __slots__ = ("_op_offsets", "_payload_ends", "_payloads", "_relation_ids", "_tx_offsets")
+    message: pa.Buffer
+    summary: BatchSummary
+
+
+class RowBuffer:
+    """Rows on their way to a batch. Payloads are kept as they are given, and must not change until then."""
+
+    __slots__ = ("_rows", "size_bytes")
 
     def __init__(self) -> None:
-        self._relation_ids = array("i")
-        self._tx_offsets = array("q")
-        self._op_offsets = array("q")
-        self._payloads = bytearray()
-        self._payload_ends = array("q", [0])
+        self._rows: list[tuple[int, int, int, bytes | memoryview]] = []
+        self.size_bytes = 0
+        """About what the rows will take in the file."""
 
     def __len__(self) -> int:
-        return len(self._relation_ids)
-
-    @property
-    def size_bytes(self) -> int:
-        """About what the rows will take in the file."""
-        return len(self._payloads) + len(self._relation_ids) * _ROW_OVERHEAD_BYTES
+        return len(self._rows)
 
     def append(self, relation_id: int, tx_offset: int, op_offset: int, payload: bytes | memoryview) -> None:
         """Add a row. Rows come in the order of their offsets."""
-        self._payloads += payload
-        self._payload_ends.append(len(self._payloads))
-        self._relation_ids.append(relation_id)
-        self._tx_offsets.append(tx_offset)
-        self._op_offsets.append(op_offset)
+        self.size_bytes += len(payload) + _ROW_OVERHEAD_BYTES
+        self._rows.append((relation_id, tx_offset, op_offset, payload))
 
-    def summary(self) -> BatchSummary:
-        """What the index needs to know; there must be a row."""
-        rows = range(len(self))
-        # In a dictionary the last of several equal keys wins.
-        last_rows = dict(zip(self._relation_ids, rows, strict=True))
-        first_rows = dict(zip(reversed(self._relation_ids), reversed(rows), strict=True))
-        relations = {
-            relation_id: Span(self._offset(first_rows[relation_id]), self._offset(last))
-            for relation_id, last in last_rows.items()
-            if relation_id >= 0
-        }
-        return BatchSummary(Span(self._offset(0), self._offset(-1)), relations)
-
-    def encode(self) -> pa.Buffer:
-        """The rows as one message of an Arrow stream. The buffer takes no more rows after this."""
-        count = len(self)
-        payloads = [None, pa.py_buffer(self._payload_ends), pa.py_buffer(self._payloads)]
+    def encode(self) -> EncodedBatch:
+        """The rows as one message of an Arrow stream; there must be a row."""
+        relation_ids, tx_offsets, op_offsets, payloads = zip(*self._rows, strict=True)
+        ends = array("q", accumulate(map(len, payloads), initial=0))
+        count = len(self._rows)
         columns = [
-            pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(self._relation_ids)]),
-            pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(self._tx_offsets)]),
-            pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(self._op_offsets)]),
-            pa.Array.from_buffers(pa.large_binary(), count, payloads),
+            _column(pa.int32(), count, array("i", relation_ids)),
+            _column(pa.int64(), count, array("q", tx_offsets)),
+            _column(pa.int64(), count, array("q", op_offsets)),
+            _column(pa.large_binary(), count, ends, b"".join(payloads)),
         ]
-        return pa.RecordBatch.from_arrays(columns, schema=SCHEMA).serialize()
-
-    def _offset(self, row: int) -> LogOffset:
-        return LogOffset(self._tx_offsets[row], self._op_offsets[row])
+        message = pa.RecordBatch.from_arrays(columns, schema=SCHEMA).serialize()
+        return EncodedBatch(message, summarise(relation_ids, tx_offsets, op_offsets))
 
 
-def encode_declarations(relations: Mapping[int, Relation], before: LogOffset) -> pa.Buffer:
+def summarise(
+    relation_ids: Sequence[int], tx_offsets: Sequence[int], op_offsets: Sequence[int]
+) -> BatchSummary:
+    """What the index needs to know of a batch's rows."""
+
+    def offset(row: int) -> LogOffset:
+        return LogOffset(tx_offsets[row], op_offsets[row])
+
+    # In a dictionary the last of several equal keys wins.
+    rows = range(len(relation_ids))
+    last_rows = dict(zip(relation_ids, rows, strict=True))
+    first_rows = dict(zip(reversed(relation_ids), reversed(rows), strict=True))
+    relations = {
+        relation_id: Span(offset(first_rows[relation_id]), offset(last))
+        for relation_id, last in last_rows.items()
+        if relation_id >= 0
+    }
+    return BatchSummary(Span(offset(0), offset(-1)), relations)
+
+
+def _column(kind: pa.DataType, count: int, *buffers: array[int] | bytes) -> pa.Array:
+    """A column without nulls, made of its buffers without copying them."""
+    return pa.Array.from_buffers(kind, count, [None, *map(pa.py_buffer, buffers)])
+
+
+def encode_start(follows: LogOffset) -> bytes:
+    """How a segment begins: Arrow's header, and a batch with one row."""
+    rows = RowBuffer()
+    rows.append(FOLLOWS_ID, *follows, b"")
+    return HEADER + rows.encode().message.to_pybytes()
+
+
+def encode_declarations(relations: Mapping[int, Relation], before: LogOffset) -> EncodedBatch:
     """A batch that declares relations before the change at an offset."""
     rows = RowBuffer()
     for relation_id, (schema, table) in relations.items():
@@ -124,14 +143,14 @@ def encode_declarations(relations: Mapping[int, Relation], before: LogOffset) ->
 class SegmentFile:
     """A segment that is being written. Every method blocks; an OSError of any of them is final."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, follows: LogOffset) -> None:
         self.path = path
         self.size_bytes = 0
         self.is_synced = True
         """Whether everything written is on disk."""
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            self.write(HEADER)
+            self.write(encode_start(follows))
             # A synced file whose name is not on disk is lost with the machine.
             sync_directory(path.parent)
         except BaseException:
