@@ -80,14 +80,16 @@ def test_a_slot_dropped_by_an_operator_leaves_a_gap_that_is_said(
     assert published_ids(site) == [1, 2]
 
 
-def test_a_slot_in_use_is_waited_for_and_taken_over(site: CaptureSite) -> None:
+def test_a_slot_that_a_stranger_reads_is_waited_for_said_and_taken_over(site: CaptureSite) -> None:
+    """We hold the lock, so after LEADER_TIMEOUT_S it can't be a former leader: somebody may be confirming."""
     site.psql(f"SELECT pg_create_logical_replication_slot('{site.slot}', 'wal2json')")
     with holding_the_slot(site) as holder, site.capture(LEADER_TIMEOUT_S=2) as capture:
         busy = capture.wait_for_log("SlotBusy")
-        assert busy["level"] == "info"
+        assert busy["level"] == "error"
         assert f"is active for PID {active_pid(site)}" in busy["detail"]
-        standing_by = wait_for_phase(capture, "standby")
-        assert (standing_by["status"], standing_by["reasons"]) == (200, [])
+        waiting = wait_for_phase(capture, "waiting")
+        assert waiting["status"] == 503
+        assert f"postgres: {busy['detail']}" in waiting["reasons"]
         holder.kill()
         capture.wait_for_log("streaming")
         assert readiness(capture)["status"] == 200

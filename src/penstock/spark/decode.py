@@ -118,12 +118,7 @@ class ChangeDecoder:
     """
 
     def __init__(
-        self,
-        relation: str,
-        columns: Sequence[Column],
-        key: Sequence[str],
-        *,
-        ignore_others: bool = False,
+        self, relation: str, columns: Sequence[Column], key: Sequence[str], *, ignore_others: bool = False
     ) -> None:
         self._relation = relation
         self._columns = tuple(columns)
@@ -148,7 +143,7 @@ class ChangeDecoder:
         )
 
     def decode(self, offsets: Iterable[tuple[int, int]], payloads: Iterable[bytes]) -> pa.RecordBatch:
-        """The changes in these frames, each with its LogOffset, in order; below 2 GiB of payload in one call."""
+        """The changes in these frames, in order; `offsets` are LogOffsets. At most 2 GiB in one call."""
         changes = _Changes()
         for at, payload in zip(offsets, payloads, strict=True):
             try:
@@ -248,11 +243,10 @@ class ChangeDecoder:
         )
 
     def _old_keys(self, changes: _Changes) -> pa.Array:
-        count = len(changes.rows)
         if not changes.old_keys:
-            return pa.nulls(count, self._old_key)
+            return pa.nulls(len(changes.rows), self._old_key)
         none = self._blank
-        olds = [changes.old_keys.get(place, none) for place in range(count)]
+        olds = [changes.old_keys.get(index, none) for index in range(len(changes.rows))]
         values = [
             self._values(self._columns[place], [old[place] for old in olds], changes) for place in self._key
         ]
@@ -265,17 +259,17 @@ class ChangeDecoder:
         try:
             values = lake.parse(json_texts(cells, bare=lake.bare))
         except _MISFITS:
-            place = next(place for place, cell in enumerate(cells) if not _fits(lake, cell))
-            raise self._error(changes.offset_of(place), _misfit(column)) from None
+            index = next(index for index, cell in enumerate(cells) if not _fits(lake, cell))
+            raise self._error(changes.offset_of(index), _misfit(column)) from None
         if column.not_null and lake.null_may_be_nan and values.null_count:
             self._refuse_nan(column, cells, changes)
         return values
 
     def _refuse_nan(self, column: Column, cells: Sequence[msgspec.Raw], changes: _Changes) -> None:
-        for place, cell in enumerate(cells):
+        for index, cell in enumerate(cells):
             if cell == _NULL:
                 what = f"column {column.name} ({column.type}) is NOT NULL and null came: NaN or an infinity"
-                raise self._error(changes.offset_of(place), f"{what}, which wal2json before 2.6 can't write")
+                raise self._error(changes.offset_of(index), f"{what}, which wal2json before 2.6 can't write")
 
     def _error(self, at: _Place, what: str, kind: type[DecodeError] = DecodeError) -> DecodeError:
         return kind(f"{self._relation} at {LogOffset(*at)}: {what}")
@@ -289,9 +283,8 @@ def decode_copy(relation: str, columns: Sequence[Column], data: bytes) -> pa.Rec
         raise DecodeError(f"{relation}: COPY's text does not have {len(columns)} columns of UTF-8") from None
     arrays = []
     for column, each in zip(columns, texts, strict=True):
-        lake = column.lake
         try:
-            arrays.append(lake.parse(each))
+            arrays.append(column.lake.parse(each))
         except _MISFITS:
             raise DecodeError(f"{relation} in its snapshot: {_misfit(column)}") from None
     return pa.RecordBatch.from_arrays(arrays, names=[column.name for column in columns])
