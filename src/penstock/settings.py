@@ -18,6 +18,7 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, DotEnvSettingsSource
 
 from penstock.errors import PenstockError
+from penstock.postgres.wal2json import replication_options
 from penstock.setting_rules import (
     directory_of,
     directory_url,
@@ -101,6 +102,18 @@ class Wal2jsonSettings(_Group):
     numeric_as_string: Flag = Field(default=False, validation_alias="WAL2JSON_NUMERIC_AS_STRING")
     add_tables: Text | None = Field(default=None, validation_alias="WAL2JSON_ADD_TABLES")
     filter_tables: Text | None = Field(default=None, validation_alias="WAL2JSON_FILTER_TABLES")
+
+    def plugin_options(self) -> dict[str, str]:
+        """The options with which the plugin is started."""
+        return replication_options(
+            include_timestamp=self.include_timestamp,
+            include_lsn=self.include_lsn,
+            include_pk=self.include_pk,
+            include_xids=self.include_transactions,
+            numeric_as_string=self.numeric_as_string,
+            add_tables=self.add_tables,
+            filter_tables=self.filter_tables,
+        )
 
 
 class KinesisSettings(_Group):

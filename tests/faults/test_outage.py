@@ -17,8 +17,8 @@ from tests.servers.faults import ACCESS_DENIED, NO_SUCH_STREAM, Answer
 from tests.servers.kinesis_rules import Refusal
 from tests.servers.tcp_proxy import TcpProxy
 
-OUTAGE_S = 60.0 if os.environ.get("PENSTOCK_LONG_TESTS") == "1" else 12.0
-DISCONNECT_S = 4.0
+OUTAGE_S = 60.0 if os.environ.get("PENSTOCK_LONG_TESTS") == "1" else 10.0
+DISCONNECT_S = 3.0
 MIB = 1024 * 1024
 BUDGET_BYTES = 2 * MIB
 BUDGET_MESSAGES = 2000
@@ -117,19 +117,17 @@ def test_postgres_stops_quickly_after_the_slot_was_released(rig: Rig) -> None:
     check_stream(rig, writers=writers)
 
 
-@pytest.mark.parametrize("refusal", [ACCESS_DENIED, NO_SUCH_STREAM], ids=lambda refusal: refusal.code)
-def test_a_stream_that_may_not_be_written_is_said_loudly_and_waited_for(rig: Rig, refusal: Refusal) -> None:
+def test_a_stream_that_may_not_be_written_is_said_loudly_and_waited_for(rig: Rig) -> None:
     writers = Writers(rig.conninfo, seed=5, keys=20)
     with rig.capture(**QUICK) as capture, rig.oracle.watching() as slot:
         writers.write(transactions=5)
         rig.wait_until_confirmed()
-        rig.proxy.inject(Answer(refusal))
+        rig.proxy.inject(Answer(ACCESS_DENIED))
         writers.write(transactions=50)
-        said = capture.wait_for_log("stream_fault", where=lambda event: event["code"] == refusal.code)
-        assert said["level"] == "error"
-        for answer in probe_for(2.0, capture):
+        assert capture.wait_for_log("stream_fault")["level"] == "error"
+        for answer in probe_for(1.5, capture):
             assert (answer["status"], answer["phase"]) == (503, "streaming")
-            assert refusal.code in answer["reasons"][0]
+            assert "AccessDeniedException" in answer["reasons"][0]
         rig.proxy.clear()
         rig.wait_until_confirmed()
         assert readiness(capture)["status"] == 200
@@ -161,7 +159,7 @@ def test_it_stays_unready_when_the_slot_was_given_up_for_a_refusal(
         writers.write(transactions=50)
         capture.wait_for_log("stream_fault")
         capture.wait_for_log("SinkOutage")
-        answers = probe_for(2.5, capture)
+        answers = probe_for(2.0, capture)
         rig.proxy.clear()
         rig.wait_until_confirmed()
         assert readiness(capture)["status"] == 200

@@ -72,7 +72,7 @@ def test_a_crash_in_the_middle_of_a_resend_leaves_the_last_word_to_the_newest(
     rig.psql("CREATE TABLE items (id bigint PRIMARY KEY, version bigint)")
     rig.psql("INSERT INTO items VALUES (1, 0)")
     log = rig.proxy.log
-    with rig.capture() as capture, rig.oracle.watching() as samples:
+    with rig.capture(LEADER_TIMEOUT_S=30) as capture, rig.oracle.watching() as samples:
         rig.wait_until_confirmed()
         rig.proxy.hold()
         rig.psql("UPDATE items SET version = 1")
@@ -105,11 +105,11 @@ def test_crashes_at_random_moments_while_everything_fails(rig: Rig) -> None:
     switch_on(rig, MIXED)
     rig.proxy.inject(Delay(before_s=0.05), probability=0.3)
     with rig.oracle.watching() as samples, writers.running():
-        for failures in (3, 1, 7, 2):
+        for failures in (3, 1, 5):
             with rig.capture() as capture:
                 capture.wait_for_log("streaming")
                 enough = log.counts["partial"] + failures
-                log.wait_for(lambda log, enough=enough: log.counts["partial"] >= enough)  # type: ignore[misc]
+                wait_until(lambda: log.counts["partial"] >= enough, "enough has failed")
                 capture.kill9()
             log.wait_for(lambda log: log.arrived == len(log.requests))
     rig.proxy.clear()

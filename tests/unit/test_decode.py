@@ -181,7 +181,7 @@ def test_a_frame_that_tells_no_row(bad: bytes, message: str) -> None:
     ("column", "value"),
     [
         ("id", "9223372036854775808"),
-        ("id", "12,34"),
+        ("id", '"12,34"'),
         ("amount", "12345678901.00"),
         ("amount", "1.505"),
         ("amount", '"NaN"'),

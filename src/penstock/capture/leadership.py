@@ -36,7 +36,6 @@ from penstock.postgres.slot import (
     open_writers,
     read_slot,
 )
-from penstock.postgres.wal2json import replication_options
 from penstock.postgres.watchdog import Watchdog
 from penstock.settings import CaptureSettings
 
@@ -147,16 +146,7 @@ class Leadership:
 
     async def _start_stream(self, line: AsyncConnection) -> ReplicationStream:
         """Enter COPY BOTH; a walsender of the former leader may take a moment to let go of the slot."""
-        wal2json = self._settings.wal2json
-        options = replication_options(
-            include_timestamp=wal2json.include_timestamp,
-            include_lsn=wal2json.include_lsn,
-            include_pk=wal2json.include_pk,
-            include_xids=wal2json.include_transactions,
-            numeric_as_string=wal2json.numeric_as_string,
-            add_tables=wal2json.add_tables,
-            filter_tables=wal2json.filter_tables,
-        )
+        options = self._settings.wal2json.plugin_options()
         line.add_notice_handler(NoticeAlarm(self._metrics.dropped_by_server.inc))
         deadline = time.monotonic() + self._timings.timeout_s
         while True:

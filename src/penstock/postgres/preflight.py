@@ -23,7 +23,6 @@ from penstock.postgres.connection import connect, connect_replication, connectio
 from penstock.postgres.leader import LockHolder, lock_holder, slot_hash64
 from penstock.postgres.preflight_tables import TableRules, judge_tables
 from penstock.postgres.slot import SlotState, check_server, read_slot, translate
-from penstock.postgres.wal2json import replication_options
 from penstock.settings import CaptureSettings
 
 ANSWER_S: Final = 10.0
@@ -153,7 +152,7 @@ class _Preflight:
 
     async def _try_options(self, session: AsyncConnection, slot: str) -> Finding:
         try:
-            await ask.try_options(session, slot, self._options())
+            await ask.try_options(session, slot, self._settings.wal2json.plugin_options())
         except errors.QueryCanceled:
             return Finding.warn("options", f"{self._plugin} did not answer within {TRIAL_SLOT_S:.0f} s")
         except psycopg.Error as error:
@@ -186,18 +185,6 @@ class _Preflight:
             yield session
         finally:
             session.pgconn.finish()
-
-    def _options(self) -> dict[str, str]:
-        wal2json = self._settings.wal2json
-        return replication_options(
-            include_timestamp=wal2json.include_timestamp,
-            include_lsn=wal2json.include_lsn,
-            include_pk=wal2json.include_pk,
-            include_xids=wal2json.include_transactions,
-            numeric_as_string=wal2json.numeric_as_string,
-            add_tables=wal2json.add_tables,
-            filter_tables=wal2json.filter_tables,
-        )
 
 
 def _parameters(settings: CaptureSettings) -> dict[str, object]:

@@ -95,7 +95,7 @@ class _Scan:
     def _start(self, path: Path, follows: LogOffset, end: int) -> None:
         if self.begins_after is None:
             # The rest of a transaction whose beginning was trimmed is no whole transaction.
-            self.begins_after = LogOffset(follows.tx_offset, OP_INFINITY)
+            self.begins_after = self.last_txn_offset = LogOffset(follows.tx_offset, OP_INFINITY)
         elif follows != self.index.last_offset:
             raise SegmentUnreadable(
                 f"{path} follows {follows}, and the segment before it ends at {self.index.last_offset}"

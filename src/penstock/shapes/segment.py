@@ -129,7 +129,7 @@ def encode_start(follows: LogOffset) -> bytes:
     """How a segment begins: Arrow's header, and a batch with one row."""
     rows = RowBuffer()
     rows.append(FOLLOWS_ID, *follows, b"")
-    return HEADER + rows.encode().message.to_pybytes()
+    return HEADER + bytes(rows.encode().message)
 
 
 def encode_declarations(relations: Mapping[int, Relation], before: LogOffset) -> EncodedBatch:
