@@ -90,6 +90,7 @@ class Oracle:
         finally:
             stop.set()
             thread.join(10)
+        assert samples, "the slot was never sampled"
 
     def _session(self) -> psycopg.Connection[str]:
         return psycopg.connect(
@@ -118,7 +119,6 @@ def assert_slot_never_passed_unpublished(
         for record in request.records:
             if record.forwarded:
                 taken_at.setdefault(payload_of(record.data), request.done_at)
-    # (end of transaction, when the last of its changes was taken), in the order of the WAL
     published = [(change.end_lsn, taken_at.get(change.payload, float("inf"))) for change in committed]
     for sample in samples:
         passed = [end for end, at in published if end <= sample.confirmed_lsn and at > sample.taken_at]

@@ -139,12 +139,7 @@ def test_a_stream_that_may_not_be_written_is_said_loudly_and_waited_for(rig: Rig
     ("refusal", "operation"),
     [
         pytest.param(NO_SUCH_STREAM, None, id="no_such_stream"),
-        pytest.param(
-            ACCESS_DENIED,
-            "PutRecords",
-            id="access_denied",
-            marks=pytest.mark.xfail(reason="a successful probe forgets that records were refused"),
-        ),
+        pytest.param(ACCESS_DENIED, "PutRecords", id="access_denied"),
     ],
 )
 def test_it_stays_unready_when_the_slot_was_given_up_for_a_refusal(

@@ -108,8 +108,7 @@ def test_crashes_at_random_moments_while_everything_fails(rig: Rig) -> None:
         for failures in (3, 1, 5):
             with rig.capture() as capture:
                 capture.wait_for_log("streaming")
-                enough = log.counts["partial"] + failures
-                wait_until(lambda: log.counts["partial"] >= enough, "enough has failed")
+                wait_for_partial_failures(rig, failures)
                 capture.kill9()
             log.wait_for(lambda log: log.arrived == len(log.requests))
     rig.proxy.clear()
@@ -117,6 +116,11 @@ def test_crashes_at_random_moments_while_everything_fails(rig: Rig) -> None:
         rig.wait_until_confirmed()
     check_stream(rig, samples, writers)
     assert count_repeats(rig.changes()) > 0
+
+
+def wait_for_partial_failures(rig: Rig, more: int) -> None:
+    enough = rig.proxy.log.counts["partial"] + more
+    rig.proxy.log.wait_for(lambda log: log.counts["partial"] >= enough, timeout=30)
 
 
 def versions(rig: Rig) -> list[int]:

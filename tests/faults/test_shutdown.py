@@ -37,8 +37,9 @@ ROWS = 10_000
 
 @pytest.fixture
 def site(postgres: PrivatePostgres, database: str, kinesis: LocalKinesis, stream: str) -> CaptureSite:
-    times = {"SHUTDOWN_DRAIN_S": DRAIN_S, "LEADER_TIMEOUT_S": LEADER_TIMEOUT_S}
-    return CaptureSite(postgres, database, kinesis, stream, **times)
+    return CaptureSite(
+        postgres, database, kinesis, stream, SHUTDOWN_DRAIN_S=DRAIN_S, LEADER_TIMEOUT_S=LEADER_TIMEOUT_S
+    )
 
 
 def stop(capture: CaptureProcess) -> float:

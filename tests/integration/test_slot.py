@@ -80,6 +80,24 @@ def test_a_slot_dropped_by_an_operator_leaves_a_gap_that_is_said(
     assert published_ids(site) == [1, 2]
 
 
+def test_a_slot_that_was_never_finished_is_no_gap(site: CaptureSite) -> None:
+    """Making a slot waits for open transactions; meanwhile others see it, and it may never come to be."""
+    with psycopg.connect(site.conninfo) as writer:
+        writer.execute("INSERT INTO t VALUES (1)")
+        with site.capture() as leader:
+            assert leader.wait_for_log("creating_slot")["waits_for_open_transactions"] == 1
+            wait_until(site.slot_row, "the slot is being made")
+            with site.capture() as standby:
+                wait_for_phase(standby, "standby")
+                leader.stop()
+                assert leader.wait() == 0
+                standby.wait_for_log("creating_slot")
+                writer.commit()
+                standby.wait_for_log("streaming")
+                assert len(standby.events("slot_created")) == 1
+                assert standby.events("GAP") == []
+
+
 def test_a_slot_that_a_stranger_reads_is_waited_for_said_and_taken_over(site: CaptureSite) -> None:
     """We hold the lock, so after LEADER_TIMEOUT_S it can't be a former leader: somebody may be confirming."""
     site.psql(f"SELECT pg_create_logical_replication_slot('{site.slot}', 'wal2json')")

@@ -274,7 +274,7 @@ def landed(postgres: PrivatePostgres) -> Iterator[dict[str, Landed]]:
     name = postgres.create_database()
     postgres.psql(SETUP, name)
     with psycopg.connect(postgres.conninfo(name, options=PINNED_SESSION), autocommit=True) as session:
-        session.execute("SELECT pg_create_logical_replication_slot('types', 'wal2json', temporary => true)")
+        _create_slot(session)
         for place, (declared, case) in enumerate(CASES.items()):
             session.execute(f"CREATE TABLE t{place} (id integer PRIMARY KEY, v {declared})".encode())
             for at, value in enumerate([*case.values, *([] if "DEFAULT" in case.values else ["NULL"])], 1):
@@ -287,10 +287,22 @@ def landed(postgres: PrivatePostgres) -> Iterator[dict[str, Landed]]:
     postgres.psql(f'DROP DATABASE "{name}" WITH (FORCE)')
 
 
+def _create_slot(session: psycopg.Connection[Any]) -> None:
+    """A temporary slot, named after the session, which ends it too."""
+    session.execute(
+        f"SELECT pg_create_logical_replication_slot('{_slot(session)}', 'wal2json', true)".encode()
+    )
+
+
+def _slot(session: psycopg.Connection[Any]) -> str:
+    return f"types_{session.info.backend_pid}"
+
+
 def _frames(session: psycopg.Connection[Any]) -> list[bytes]:
+    """What the slot has, in the format that shapes ask for."""
     changes = session.execute(
-        "SELECT data FROM pg_logical_slot_get_changes('types', NULL, NULL, 'format-version', '2',"
-        " 'include-types', 'true', 'include-typmod', 'true', 'include-transaction', 'false')"
+        f"SELECT data FROM pg_logical_slot_get_changes('{_slot(session)}', NULL, NULL, 'format-version', '2',"
+        " 'include-types', 'true', 'include-typmod', 'true', 'include-transaction', 'false')".encode()
     )
     return [data.encode() for (data,) in changes.fetchall()]
 
@@ -380,3 +392,43 @@ def test_nan_in_a_decimal_column_is_an_error_that_hides_the_value(
     with pytest.raises(DecodeError, match=r"public\.p .* column v \(numeric\(12,2\)\)") as refused:
         decode_copy("public.p", [ID, Column("v", "numeric(12,2)")], data)
     assert "NaN" not in str(refused.value)
+
+
+def test_what_real_frames_leave_out(postgres: PrivatePostgres, database: str) -> None:
+    """Unchanged TOAST, unless identity has it, and a dropped column; and a key change is two changes."""
+    big = "z" * 5000
+    columns = [ID, Column("big", "text"), Column("c", "text"), Column("twice", "integer")]
+    with psycopg.connect(postgres.conninfo(database, options=PINNED_SESSION), autocommit=True) as session:
+        _create_slot(session)
+        for statement in (
+            "CREATE TABLE k (id int PRIMARY KEY, big text, c text)",
+            "ALTER TABLE k ADD twice int GENERATED ALWAYS AS (id * 2) STORED",
+            "ALTER TABLE k ALTER big SET STORAGE EXTERNAL",
+            f"INSERT INTO k VALUES (1, '{big}', 'x')",
+            "UPDATE k SET c = NULL",
+            "UPDATE k SET id = 2",
+            "ALTER TABLE k REPLICA IDENTITY FULL",
+            "UPDATE k SET id = 3",
+            "ALTER TABLE k DROP COLUMN c",
+            "UPDATE k SET big = NULL",
+            "DELETE FROM k",
+            "TRUNCATE k",
+        ):
+            session.execute(statement.encode())
+        frames = _frames(session)
+    batch = ChangeDecoder("public.k", columns, ["id"]).decode(
+        [(1, 2 * at) for at in range(len(frames))], frames
+    )
+
+    got = [tuple(row.values())[1:] for row in batch.to_pylist()]
+    assert got == [
+        (0, "insert", None, None, 1, big, "x", 2),
+        (2, "update", ["big"], None, 1, None, None, 2),
+        (4, "delete", None, None, 1, None, None, None),
+        (5, "insert", ["big"], {"id": 1}, 2, None, None, 4),
+        (6, "delete", None, None, 2, None, None, None),
+        (7, "insert", None, {"id": 2}, 3, big, None, 6),
+        (8, "update", ["c"], None, 3, None, None, 6),
+        (10, "delete", None, None, 3, None, None, None),
+        (12, "truncate", None, None, None, None, None, None),
+    ]

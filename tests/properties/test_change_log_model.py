@@ -110,7 +110,7 @@ class ChangeLogMachine(RuleBasedStateMachine):
         boundary = self.persisted.txn_offset
         assert moved == (boundary if boundary != before.txn_offset else None)
 
-    @rule(place=places)
+    @rule(place=st.just(1.0) | places)
     def trim(self, place: float) -> None:
         offset = self.offset_at(place)
         before = self.files()
@@ -127,7 +127,7 @@ class ChangeLogMachine(RuleBasedStateMachine):
         for name in removed:
             self.gone |= before[name].changes
 
-    @rule(asked=st.none() | st.sets(relations), low=places, high=st.none() | places)
+    @rule(asked=st.none() | st.sets(relations), low=st.just(0.0) | places, high=st.none() | places)
     def read(self, asked: set[Relation] | None, low: float, high: float | None) -> None:
         after = self.offset_at(low)
         up_to = None if high is None else self.offset_at(high)

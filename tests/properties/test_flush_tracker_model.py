@@ -124,7 +124,7 @@ class FlushMachine(RuleBasedStateMachine):
         """How many transactions of the WAL this stream has sent."""
         self.slot = [10]
         """Every position that the slot ever had."""
-        self.tables = {"a": Table(0), "b": Table(0)}
+        self.tables = {shape: Table(0) for shape in SHAPES}
         self.held = {shape: [BEFORE_ALL] for shape in SHAPES}
         """Every offset that a table of that name ever held, also a former one's."""
         self.start(10)
@@ -148,13 +148,22 @@ class FlushMachine(RuleBasedStateMachine):
         if answer is not None:
             self.slot.append(answer)
 
-    @rule(touched=st.sets(shapes), gap=gaps, last_op=gaps, length=st.integers(1, 3), read=st.booleans())
-    def write(self, touched: set[str], gap: int, last_op: int, length: int, read: bool) -> None:
+    def pick(self, place: float) -> str:
+        """A shape that is behind, if there is one."""
+        candidates = sorted(self.model.behind) or SHAPES
+        return candidates[int(place * len(candidates))]
+
+    @rule(touches=st.lists(st.sets(shapes), min_size=1, max_size=4), gap=gaps, last_op=gaps)
+    def write_and_read(self, touches: list[set[str]], gap: int, last_op: int) -> None:
+        for touched in touches:
+            self.write(touched, gap, last_op, length=1)
+        self.read_some(len(self.wal))
+
+    @rule(touched=st.sets(shapes), gap=gaps, last_op=gaps, length=st.integers(1, 3))
+    def write(self, touched: set[str], gap: int, last_op: int, length: int) -> None:
         commit_lsn = self.wal_lsn + gap
         self.wal_lsn = commit_lsn + length
         self.wal.append(Transaction(LogOffset(commit_lsn, 2 * last_op), self.wal_lsn, frozenset(touched)))
-        if read:
-            self.read_some(len(self.wal))
 
     @precondition(lambda self: self.read < len(self.wal))
     @rule(count=st.integers(1, 4))
@@ -182,22 +191,27 @@ class FlushMachine(RuleBasedStateMachine):
             self.held[shape].append(offset)
 
     @precondition(lambda self: self.read)
-    @rule(shape=shapes, place=places, whole=st.booleans())
-    def flush_to_the_end_of_a_transaction(self, shape: str, place: float, whole: bool) -> None:
+    @rule(who=places, place=places, whole=st.booleans())
+    def flush_to_the_end_of_a_transaction(self, who: float, place: float, whole: bool) -> None:
+        shape = self.pick(who)
         last = self.wal[int(place * self.read)].last
         if shape in self.tables:
             self.flush(shape, LogOffset(last.tx_offset, OP_INFINITY) if whole else last)
-            self.note(shape, 0)
+            self.note(shape, late=0)
 
     @precondition(lambda self: self.wal)
-    @rule(shape=shapes, place=places, short=st.integers(1, 3))
-    def flush_in_mid_transaction(self, shape: str, place: float, short: int) -> None:
+    @rule(who=places, place=places, short=st.integers(1, 3))
+    def flush_in_mid_transaction(self, who: float, place: float, short: int) -> None:
         """Of a transaction whose commit may not have been seen yet."""
-        index = int(place * min(self.read + 1, len(self.wal)))
-        last = self.wal[index].last
+        shape = self.pick(who)
+        last = self.wal[int(place * min(self.read + 1, len(self.wal)))].last
         if shape in self.tables and last.op_offset >= short:
             self.flush(shape, LogOffset(last.tx_offset, last.op_offset - short))
-            self.note(shape, 0)
+            self.note(shape, late=0)
+
+    @rule(who=places, late=st.integers(0, 3))
+    def repeat_a_note(self, who: float, late: int) -> None:
+        self.note(self.pick(who), late)
 
     @rule(shape=shapes, late=st.integers(0, 3))
     def note(self, shape: str, late: int) -> None:
@@ -212,7 +226,7 @@ class FlushMachine(RuleBasedStateMachine):
                 self.finish_snapshot(shape)
             if self.read:
                 self.flush(shape, self.wal[self.read - 1].last)
-            self.note(shape, 0)
+            self.note(shape, late=0)
         assert (self.tracker._behind, self.tracker._index) == ({}, [])
 
     @rule(shape=shapes)
@@ -285,5 +299,5 @@ class FlushMachine(RuleBasedStateMachine):
 
 TestFlushMachine = FlushMachine.TestCase
 TestFlushMachine.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None, derandomize=True, database=None
+    max_examples=300, stateful_step_count=40, deadline=None, derandomize=True, database=None
 )

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from penstock.capture.event import ChangeEvent
 from penstock.kinesis.batcher import MicroBatcher
-from penstock.kinesis.outcome import judge
+from penstock.kinesis.outcome import Outcome, judge
 from penstock.kinesis.plan import PublishPlan, Request, Settled
 
 MAX_REQUESTS = 2
@@ -161,9 +161,11 @@ class PlanMachine(RuleBasedStateMachine):
             self.not_before.pop(key, None)
         if any(codes):
             failed = {event.partition_key for event, code in zip(request.events, codes, strict=True) if code}
-            self.not_before |= dict.fromkeys(failed, self.now + backoff(request.attempt))
             keys = [event.partition_key for event in request.events]
-            self.settled(self.plan.settle(request, judge(keys, codes), self.now))
+            outcomes = judge(keys, codes)
+            in_a_row = 0 if Outcome.ACCEPTED in outcomes else request.attempt
+            self.not_before |= dict.fromkeys(failed, self.now + backoff(in_a_row))
+            self.settled(self.plan.settle(request, outcomes, self.now))
         else:
             self.plan.accept(request)
             self.accepted(request.events)

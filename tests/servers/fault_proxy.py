@@ -59,6 +59,7 @@ class FaultProxy:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
+        self.release()  # a test that failed during a hold must not wait for its handlers
         self.outage()
         self._socket.close()
         self._thread.run(self._close())

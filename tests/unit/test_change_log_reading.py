@@ -127,6 +127,19 @@ class TestPlans:
 
         assert (part.start, part.end) == (100, 1_000)
 
+    def test_a_segment_that_was_just_started_hides_nothing(self) -> None:
+        index = SegmentIndex()
+        index.relation_ids[ORDERS] = 0
+        index.start_segment("one", 100)
+        span = Span(LogOffset(10, 0), txn(10))
+        index.add_batch(1_000, BatchSummary(span, {0: span}))
+        index.seal()
+        index.start_segment("two", 100)
+
+        (part,) = index.plan([ORDERS], BEFORE_ALL, None, boundary=txn(10))
+        assert part.path == "one"
+        assert index.trim(txn(10)) == ["one"]
+
     def test_a_plan_stays_good_while_the_file_grows(self, log: ChangeLog) -> None:
         rows = append_transaction(log, 10, ORDERS)
         log.flush(now=0)

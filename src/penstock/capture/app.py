@@ -55,8 +55,6 @@ class CaptureApp:
             while not self._stop.is_set():
                 await self._compete()
                 self._health.end_leadership()
-                if self._health.has(Fault.SINK):
-                    await self._wait_for_sink()
         finally:
             self._health.enter(Phase.STOPPED)
             await ops.stop()
@@ -83,6 +81,7 @@ class CaptureApp:
         if outcome is not None:
             self._health.enter(Phase.STANDBY)
             self._health.clear_fault(Fault.POSTGRES)
+            self._health.clear_fault(Fault.STREAM)
             holder = "somebody" if outcome.holder is None else str(outcome.holder.description)
             self._say("info", "standby", f"{holder} leads")
             await self._pause(self._settings.leader.standby_retry_interval_s)
@@ -112,6 +111,8 @@ class CaptureApp:
             case Pace.SLOW:
                 await self._pause(SLOW_RETRY_S)
             case Pace.WHEN_SINK_ANSWERS:
+                # A sink may answer the probe and still refuse our records: give another the chance to lead.
+                await self._pause(self._settings.leader.standby_retry_interval_s)
                 await self._wait_for_sink()
             case Pace.SOON:
                 longest = self._settings.leader.standby_retry_interval_s

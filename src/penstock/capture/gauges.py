@@ -46,6 +46,11 @@ class Gauges:
         self._health.note_frontier(tracker.frontier_lsn, tracker.pending_count, now)
         self._count()
 
+    def leave(self) -> None:
+        """The leadership is over: what it held is held no more."""
+        for gauge in (self._metrics.pending, self._metrics.queue_events, self._metrics.inflight_bytes):
+            gauge.set(0)
+
     def slot(self, slot: SlotState) -> None:
         """Take over what pg_replication_slots says."""
         metrics = self._metrics

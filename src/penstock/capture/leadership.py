@@ -106,8 +106,9 @@ class Leadership:
 
     async def _stand_by(self, line: AsyncConnection) -> AnotherLeads:
         slot = await read_slot(line, self._settings.replication.slot)
-        if slot is not None:
-            self._memory.saw(slot.start_lsn)
+        # A slot that is still being made is in the view too, and may never come to be.
+        if slot is not None and slot.confirmed_flush_lsn is not None:
+            self._memory.saw(slot.confirmed_flush_lsn)
         return AnotherLeads(await lock_holder(line, self._lock_key))
 
     async def _ensure_slot(self, line: AsyncConnection) -> SlotState:
@@ -196,6 +197,8 @@ class Leadership:
         try:
             await self._run_together(pipeline, watchdog, gauges, freshness)
         finally:
+            gauges.sample(time.monotonic())
+            gauges.leave()
             self._memory.saw(pipeline.feedback.confirmed_lsn)
             # A failure has hung up already. A leader that stops keeps the lock until its last request is
             # over: the next leader's records must not be overtaken by it.

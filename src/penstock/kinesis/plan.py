@@ -16,7 +16,7 @@ from penstock.kinesis.outcome import Outcome
 
 
 class Request(msgspec.Struct, eq=False):
-    """Events for one PutRecords call, and how often they have failed."""
+    """Events for one PutRecords call, and how often they have failed in a row."""
 
     events: list[ChangeEvent]
     attempt: int = 0
@@ -142,7 +142,8 @@ class PublishPlan:
         self._put_back([event for event in again if event.partition_key in stuck])
         retry = [event for event in again if event.partition_key not in stuck]
         if retry:
-            self._retry(retry, request.attempt, now)
+            # A request that gets on is not failing: only failures in a row make the wait longer.
+            self._retry(retry, 0 if accepted else request.attempt, now)
         return Settled(accepted, undeliverable)
 
     def fail(self, request: Request, now: float) -> None:

@@ -158,7 +158,7 @@ class KinesisPublisher:
                 self._plan.fail(request, now)
                 self._metrics.request_errors.labels(code).inc()
                 if stream_fault:
-                    self._health.set_fault(Fault.SINK, f"{code}: {message}")
+                    self._health.set_fault(Fault.STREAM, f"{code}: {message}")
                 self._say("stream_fault" if stream_fault else "request_failed", request, code, message, now)
 
     def _refused(self, request: Request, code: str, message: str, now: float) -> None:
@@ -166,7 +166,7 @@ class KinesisPublisher:
         self._say("request_refused", request, code, message, now)
         if len(request.events) == 1 and request.events[0].is_pointer:
             # A pointer is small and plain: if it is refused, the fault isn't the record's.
-            self._health.set_fault(Fault.SINK, f"{code}: {message}")
+            self._health.set_fault(Fault.STREAM, f"{code}: {message}")
             self._plan.fail(request, now)
             return
         self._settled(self._plan.refuse(request, now), now)
@@ -201,7 +201,7 @@ class KinesisPublisher:
 
     def _accepted(self, events: list[ChangeEvent], now: float) -> None:
         self._progress_at = now
-        self._health.clear_fault(Fault.SINK)
+        self._health.clear_fault(Fault.STREAM)
         self._metrics.count_accepted(events, now)
         self._tracker.mark_published_ids([event.ack_id for event in events])
         self._queue.tasks_done(events)

@@ -35,6 +35,9 @@ class Fault(StrEnum):
 
     POSTGRES = "postgres"
     SINK = "sink"
+    """The destination doesn't answer a probe; set and cleared by the capture app."""
+    STREAM = "stream"
+    """The stream refuses what a leader sends; cleared by an accepted record, or when another leads."""
     BLOCKED = "blocked"
     QUARANTINE = "quarantine"
 
@@ -89,10 +92,6 @@ class Health:
         """What only a leader can suffer from is over; another may lead now."""
         for fault in (Fault.BLOCKED, Fault.QUARANTINE):
             self.clear_fault(fault)
-
-    def has(self, fault: Fault) -> bool:
-        """Whether a condition holds."""
-        return fault in self._faults
 
     def note_frontier(self, frontier_lsn: int, pending: int, now: float) -> None:
         """Where the frontier is, and how much waits behind it; called every second while leading."""

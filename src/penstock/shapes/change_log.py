@@ -26,7 +26,7 @@ class LogLimits:
     max_bytes: int = 10 * 1024 * _MIB
     """LOG_MAX_BYTES: at this size reading should pause."""
     min_free_bytes: int = 256 * _MIB
-    """What must stay free on the disk: a write that would leave less breaks the log."""
+    """What must stay free on the disk: a write that would leave less breaks the log. 0: no such floor."""
     segment_bytes: int = 10 * _MIB
     buffer_bytes: int = 64 * 1024
     flush_interval_s: float = 1.0
@@ -247,7 +247,7 @@ class ChangeLog:
     def _keep_the_floor(self, needed_bytes: int) -> None:
         self._free_bytes = free_bytes(self._directory)
         floor = self._limits.min_free_bytes
-        if self._free_bytes - needed_bytes < floor:
+        if floor and self._free_bytes - needed_bytes < floor:
             raise under_the_floor(self._directory, self._free_bytes, floor)
 
     @contextmanager

@@ -76,9 +76,10 @@ class _Segment:
     path: str
     written: int
     """Where the last batch ends."""
+    last: LogOffset
+    """The last offset in it; while it is empty, the last one before it."""
     durable: int = 0
     """Where the last synced batch ends."""
-    last: LogOffset = LAST_BEFORE_REAL
     relations: dict[int, Span] = field(default_factory=dict)
     landmark_offsets: list[LogOffset] = field(default_factory=list)
     landmark_positions: list[int] = field(default_factory=list)
@@ -160,7 +161,7 @@ class SegmentIndex:
 
     def start_segment(self, path: str, start_bytes: int) -> None:
         """A new segment, with nothing but what each one starts with."""
-        self._segments.append(_Segment(path, start_bytes))
+        self._segments.append(_Segment(path, start_bytes, self._last_offset))
         self._newest_is_sealed = False
         self._size_bytes += start_bytes
 

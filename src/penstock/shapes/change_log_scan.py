@@ -12,12 +12,13 @@ import pyarrow as pa
 
 from penstock.log_offset import LAST_BEFORE_REAL, OP_INFINITY, LogOffset
 from penstock.shapes.change_log_errors import SegmentUnreadable
-from penstock.shapes.change_log_index import BatchSummary, Relation, SegmentIndex, SegmentRange
+from penstock.shapes.change_log_index import Relation, SegmentIndex, SegmentRange
 from penstock.shapes.change_log_reader import TornBatch, batches_in, offset_at
 from penstock.shapes.segment import (
     COMMIT_ID,
     DECLARATION_ID,
     END_OF_STREAM,
+    FOLLOWS_ID,
     HEADER,
     SUFFIX,
     Declaration,
@@ -76,23 +77,23 @@ class _Scan:
 
     def _take_batches(self, path: Path, data: bytes) -> int:
         """Add a segment to the index; returns where its last whole batch ends."""
-        end = 0
         if not data.startswith(HEADER):
-            return end
-        batches = batches_in(pa.py_buffer(data)[len(HEADER) :])
+            return 0
+        end = 0
         # What is torn is told from what is left behind the last whole batch.
         with suppress(TornBatch):
-            for batch, end_of_batch in batches:
-                is_first, end = end == 0, len(HEADER) + end_of_batch
-                if is_first:
-                    self._start(path, offset_at(batch, 0), end)
-                else:
-                    self.index.add_batch(end, self._summarise(batch))
+            for batch, end_of_batch in batches_in(pa.py_buffer(data)[len(HEADER) :]):
+                take = self._add if end else self._start
+                take(path, batch, len(HEADER) + end_of_batch)
+                end = len(HEADER) + end_of_batch
         if end:
             self.index.persisted()
         return end
 
-    def _start(self, path: Path, follows: LogOffset, end: int) -> None:
+    def _start(self, path: Path, batch: pa.RecordBatch, end: int) -> None:
+        if batch["relation_id"][0].as_py() != FOLLOWS_ID:
+            raise TornBatch("a segment begins with another row")
+        follows = offset_at(batch, 0)
         if self.begins_after is None:
             # The rest of a transaction whose beginning was trimmed is no whole transaction.
             self.begins_after = self.last_txn_offset = LogOffset(follows.tx_offset, OP_INFINITY)
@@ -102,12 +103,23 @@ class _Scan:
             )
         self.index.start_segment(str(path), end)
 
-    def _summarise(self, batch: pa.RecordBatch) -> BatchSummary:
+    def _add(self, path: Path, batch: pa.RecordBatch, end: int) -> None:
         relation_ids, tx_offsets, op_offsets = (batch[name].to_pylist() for name in _POSITIONS)
+        summary = summarise(relation_ids, tx_offsets, op_offsets)
+        first, last = summary.span
+        # A disk that lost its power may hold zeros where a batch was on its way.
+        if not self.index.last_offset <= first <= last:
+            raise TornBatch(f"the log goes back from {self.index.last_offset} in {path}")
         for row, relation_id in enumerate(relation_ids):
             if relation_id == COMMIT_ID:
                 self.last_txn_offset = LogOffset(tx_offsets[row], op_offsets[row])
             elif relation_id == DECLARATION_ID:
-                declared = _decode_declaration(batch["payload"][row].as_py())
-                self.index.relation_ids[Relation(declared.schema, declared.table)] = declared.relation_id
-        return summarise(relation_ids, tx_offsets, op_offsets)
+                self._declare(batch["payload"][row].as_py())
+        self.index.add_batch(end, summary)
+
+    def _declare(self, payload: bytes) -> None:
+        try:
+            declared = _decode_declaration(payload)
+        except msgspec.DecodeError as error:
+            raise TornBatch(f"a declaration can't be read: {error}") from error
+        self.index.relation_ids[Relation(declared.schema, declared.table)] = declared.relation_id

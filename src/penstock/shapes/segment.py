@@ -40,7 +40,7 @@ SCHEMA: Final = pa.schema(
         pa.field("payload", pa.large_binary(), nullable=False),
     ]
 )
-HEADER: Final = SCHEMA.serialize().to_pybytes()
+HEADER: Final[bytes] = SCHEMA.serialize().to_pybytes()
 END_OF_STREAM: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 SUFFIX: Final = ".arrows"
 

@@ -1,9 +1,11 @@
 """Delta's jars: fetched once, checked, and found again without a network.
 
-`python -m penstock.spark.jars` (a step of `make setup`) fetches them with Spark's own client, through whatever
-mirror or proxy that is set up to use. They land in `cache_directory()`, which appears whole or not at all.
+`python -m penstock.spark.jars` (a step of `make setup`) fetches them with Spark's own client, through
+whatever mirror or proxy it is set up to use. They land in `cache_directory()`, which appears whole or not at
+all.
 
-Delta asks for thirty jars. Spark has all but Delta's own and Unity Catalog's, often newer; only `JARS` are kept.
+Delta asks for thirty jars. Spark has most of them, often newer, and Unity Catalog's are of no use here: only
+`JARS` are kept.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The Spark session: made once for the process, with one child session a shape.
 
-Making it takes seconds and blocks: call it in a thread. A session's settings are shared by all threads that use
-it, and a flush sets its transaction's name and version there; so each shape works in a session of its own.
+Making it takes seconds and blocks: call it in a thread. A session's settings are shared by all threads that
+use it, and a flush sets its transaction's name and version there: each shape works in a session of its own.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def open_session(
 ) -> SparkSession:
     """The process's session; made at the first call. Blocks for seconds, so call it in a thread.
 
-    `extra_conf` goes over our own settings. JarsMissing if Delta's jars were not fetched, SparkFailed if Spark
-    doesn't start.
+    `extra_conf` goes over our own settings. JarsMissing if Delta's jars were not fetched, SparkFailed if
+    Spark doesn't start.
     """
     with _START:
         # The workers must be this Python: another lacks our packages, or doesn't answer within Spark's 10 s.
@@ -89,7 +89,6 @@ def session_conf(master: str, app_name: str, jars: list[Path]) -> dict[str, str]
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "ERROR",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_log_settings()}",
         "spark.driver.memory": "2g",
     }
@@ -101,6 +100,7 @@ def session_conf(master: str, app_name: str, jars: list[Path]) -> dict[str, str]
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.default.parallelism": str(_LOCAL_PARTITIONS),
             "spark.sql.shuffle.partitions": str(_LOCAL_PARTITIONS),
+            "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(_LOCAL_PARTITIONS),
             "spark.databricks.delta.snapshotPartitions": "2",
         }
     return conf
@@ -119,8 +119,8 @@ def check_storage(url: str, conf: Mapping[str, str]) -> None:
     log_store = conf.get(setting, "")
     if not log_store or log_store.endswith("S3SingleDriverLogStore"):
         raise StorageRefused(
-            f"storage {url}: two leaders could overwrite each other's commits. Set {setting} to a LogStore for "
-            "several writers, such as io.delta.storage.S3DynamoDBLogStore"
+            f"storage {url}: two leaders could overwrite each other's commits. Set {setting} to a LogStore "
+            "for several writers, such as io.delta.storage.S3DynamoDBLogStore"
         )
 
 
@@ -129,7 +129,7 @@ def _log_settings() -> str:
 
 
 def _launch(conf: SparkConf) -> object:
-    gateway = launch_gateway(conf, {"stderr": PIPE})
+    gateway = launch_gateway(conf, {"stderr": PIPE})  # type: ignore[no-untyped-call]
     threading.Thread(
         target=_pass_on, args=(gateway.proc.stderr,), name="penstock-spark-stderr", daemon=True
     ).start()

@@ -1,0 +1,421 @@
+"""The registry: what must be true of a storage before its tables may go on from where they are.
+
+Tables know their own offsets. They can't know whether the slot still begins where they end, whether the
+server is still the same, or whether they hold what the shapes file says today. The registry does.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+import msgspec
+
+from penstock.errors import PenstockError
+from penstock.log_offset import LogOffset
+from penstock.lsn import format_lsn, parse_lsn
+from penstock.shapes.segment import sync_directory
+from penstock.shapes.shape import Shape, definition_hash
+
+VERSION: Final = 1
+WRITE_INTERVAL_S: Final = 1.0
+
+_PARTIAL: Final = ".partial"
+
+
+class RegistryError(PenstockError):
+    """The registry can't be read or written. It is never taken for an empty one: that would be a guess."""
+
+
+class ShapeEntry(NamedTuple):
+    """A shape that its table stands for, or will once its snapshot is taken."""
+
+    definition: str
+    """`definition_hash` of the shape."""
+    awaits_snapshot: str | None = None
+    """Why its table doesn't count; None once a snapshot of this definition is in the table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """What the file holds. Immutable: each change is a new one, written before what it allows is done."""
+
+    system_id: str
+    timeline: int
+    slot: str
+    ceiling_lsn: int = 0
+    """The highest LSN ever confirmed: below it, every settled shape's table has everything."""
+    shapes: Mapping[str, ShapeEntry] = field(default_factory=dict)
+
+    def with_ceiling(self, lsn: int) -> Registry:
+        """`lsn` is about to be confirmed, or a new slot begins there and every shape awaits a snapshot."""
+        return replace(self, ceiling_lsn=max(self.ceiling_lsn, lsn))
+
+    def awaiting(self, shape: str, reason: str) -> Registry:
+        """The shape's table no longer counts: a restart before the new snapshot must not go on from it."""
+        return self._with_entry(shape, self.shapes[shape]._replace(awaits_snapshot=reason))
+
+    def settled(self, shape: str) -> Registry:
+        """The shape's snapshot was read back from its table."""
+        return self._with_entry(shape, self.shapes[shape]._replace(awaits_snapshot=None))
+
+    def _with_entry(self, shape: str, entry: ShapeEntry) -> Registry:
+        return replace(self, shapes={**self.shapes, shape: entry})
+
+
+class RegistryStore(Protocol):
+    """Where a registry is kept. Both calls block; run them in a thread."""
+
+    def read(self) -> Registry | None:
+        """The registry; None only if there has never been one. RegistryError if it can't be read."""
+
+    def write(self, registry: Registry) -> None:
+        """Replace it as a whole; durable when this returns. Allowed after a `read`.
+
+        RegistryError if that fails, after which either of the two may be read, or if somebody else has
+        written it since: then another process leads, and this one must stop.
+        """
+
+
+class FileRegistry:
+    """`<storage>/_penstock/registry`, a file that gets its name when its content is on disk."""
+
+    def __init__(self, storage: Path) -> None:
+        self._path = storage / "_penstock" / "registry"
+        self._expected: set[bytes | None] = set()
+        """What the file may hold if nobody else wrote it; two contents after a write that failed."""
+
+    def read(self) -> Registry | None:
+        """See RegistryStore."""
+        content = self._content()
+        registry = None if content is None else decode(content, str(self._path))
+        self._expected = {content}
+        return registry
+
+    def write(self, registry: Registry) -> None:
+        """See RegistryStore."""
+        if not self._expected:
+            raise RuntimeError("a registry is read before it is written")
+        if self._content() not in self._expected:
+            raise RegistryError(
+                f"{self._path} was written by another process: it leads now. Fix: if two services share"
+                " this storage, give each a storage of its own"
+            )
+        content = encode(registry)
+        self._expected.add(content)
+        try:
+            _make_directory(self._path.parent)
+            self._replace(content)
+            sync_directory(self._path.parent)
+        except OSError as error:
+            raise RegistryError(
+                f"can't write {self._path}: {error.strerror or error}. Fix: make the storage writable, with"
+                " room for a small file; nothing is confirmed until then"
+            ) from error
+        self._expected = {content}
+
+    def _replace(self, content: bytes) -> None:
+        directory, prefix = self._path.parent, f".{self._path.name}."
+        for name in os.listdir(directory):
+            if name.startswith(prefix) and name.endswith(_PARTIAL):
+                (directory / name).unlink(missing_ok=True)
+        # A file of this writer's own: one that was frozen can't rename what another is still writing.
+        descriptor, partial = tempfile.mkstemp(_PARTIAL, prefix, directory)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.rename(partial, self._path)
+        except BaseException:
+            Path(partial).unlink(missing_ok=True)
+            raise
+
+    def _content(self) -> bytes | None:
+        try:
+            return self._path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise RegistryError(
+                f"can't read {self._path}: {error.strerror or error}. Fix: let this user read it"
+            ) from error
+
+
+def _make_directory(directory: Path) -> None:
+    if directory.is_dir():
+        return
+    _make_directory(directory.parent)
+    directory.mkdir(exist_ok=True)
+    sync_directory(directory.parent)
+
+
+def open_registry(storage: str) -> RegistryStore:
+    """The registry of a storage, as a shapes file names it."""
+    if "://" in storage:
+        raise RegistryError(f"a registry can't be kept in {storage}. Fix: use a directory as storage")
+    return FileRegistry(Path(storage))
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Fields stand in the order in which they are written."""
+
+    version: int
+    system_id: str
+    timeline: int
+    slot: str
+    ceiling_lsn: str
+    shapes: dict[str, _Entry]
+
+
+class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    definition: str
+    awaits_snapshot: str | None
+
+
+class _Versioned(msgspec.Struct, frozen=True):
+    version: int
+
+
+def encode(registry: Registry) -> bytes:
+    """The file's content."""
+    entries = {name: _Entry(*entry) for name, entry in sorted(registry.shapes.items())}
+    ceiling = format_lsn(registry.ceiling_lsn)
+    file = _File(VERSION, registry.system_id, registry.timeline, registry.slot, ceiling, entries)
+    return msgspec.json.format(msgspec.json.encode(file)) + b"\n"
+
+
+def decode(content: bytes, path: str) -> Registry:
+    """Read a file's content; RegistryError for anything that `encode` doesn't write."""
+    try:
+        version = msgspec.json.decode(content, type=_Versioned).version
+        if version != VERSION:
+            raise ValueError(f"it has version {version}, and this Penstock reads version {VERSION}")
+        file = msgspec.json.decode(content, type=_File)
+        shapes = {
+            name: ShapeEntry(entry.definition, entry.awaits_snapshot) for name, entry in file.shapes.items()
+        }
+        return Registry(file.system_id, file.timeline, file.slot, parse_lsn(file.ceiling_lsn), shapes)
+    except ValueError as error:
+        raise RegistryError(
+            f"{path} is not a registry that can be read: {error}. Fix: bring back the file, or move it away,"
+            " and every shape is snapshotted again"
+        ) from error
+
+
+class Ceiling:
+    """Keeps what is confirmed to Postgres at or below what the registry holds, a write a second at most.
+
+    1. `confirmable(frontier)` is what may be reported as flushed: never above the ceiling on disk.
+    2. `due(frontier, now)` is the ceiling to write now, or None: the frontier is not above the one on disk,
+       a write is under way, or one began less than a second ago.
+    3. `written` and `failed` end a write. After a failure nothing more may be confirmed than before.
+
+    The frontier itself is written, and no slack above it: a slot that somebody moved into the slack would
+    pass for ours, and its changes would be lost unseen. So a confirmation may wait for a second.
+    """
+
+    __slots__ = ("_began_at", "_held_lsn", "_writing_lsn")
+
+    def __init__(self, held_lsn: int) -> None:
+        self._held_lsn = held_lsn
+        self._writing_lsn: int | None = None
+        self._began_at: float | None = None
+
+    def confirmable(self, frontier_lsn: int) -> int:
+        """What may be confirmed of a frontier."""
+        return min(frontier_lsn, self._held_lsn)
+
+    def due(self, frontier_lsn: int, now: float) -> int | None:
+        """The ceiling whose write is to begin now."""
+        too_soon = self._began_at is not None and now - self._began_at < WRITE_INTERVAL_S
+        if frontier_lsn <= self._held_lsn or self._writing_lsn is not None or too_soon:
+            return None
+        self._writing_lsn = frontier_lsn
+        self._began_at = now
+        return frontier_lsn
+
+    def written(self) -> None:
+        """The registry holds the ceiling that was due."""
+        if self._writing_lsn is None:
+            raise RuntimeError("no write of the ceiling is under way")
+        self._held_lsn, self._writing_lsn = self._writing_lsn, None
+
+    def failed(self) -> None:
+        """The ceiling that was due could not be written."""
+        self._writing_lsn = None
+
+
+class ServerFacts(NamedTuple):
+    """The server and the slot, read by the lock's holder."""
+
+    system_id: str
+    timeline: int
+    switch_points: Mapping[int, int]
+    """TIMELINE_HISTORY of the current timeline: for each one before it, the LSN at which it was left."""
+    slot: str
+    confirmed_flush_lsn: int | None
+    """None: the slot is missing."""
+
+
+class Continue(NamedTuple):
+    """The shape goes on from its table."""
+
+    shape: str
+    offset: LogOffset
+
+
+class SnapshotAgain(NamedTuple):
+    """The shape is snapshotted, for the first time or once more, before anything is confirmed."""
+
+    shape: str
+    reason: str
+
+
+class Refuse(NamedTuple):
+    """Nothing starts until somebody acts."""
+
+    shape: str
+    sentence: str
+
+
+Action = Continue | SnapshotAgain | Refuse
+
+
+class Decision(NamedTuple):
+    """What to do at a start, one action a shape of the file."""
+
+    actions: tuple[Action, ...]
+    registry: Registry | None
+    """To be written before anything is done; None if something is refused."""
+
+
+def decide(
+    registry: Registry | None,
+    server: ServerFacts,
+    shapes: Sequence[Shape],
+    offsets: Mapping[str, LogOffset | None],
+) -> Decision:
+    """Which tables may go on, and which must be made anew.
+
+    `offsets` has the tables that exist; None for one that holds no offset of ours under this system id.
+
+    1. Another system id, a lower timeline: all are refused.
+    2. On a higher timeline only what was committed before the switch point of the registry's timeline is
+       common to both. A commit record that begins *at* that point was never in the new history.
+    3. The slot has to begin at or below the ceiling, and at or below the switch point. Otherwise changes
+       are in no table, and all are snapshotted again; also if it is missing, or another one than before.
+    4. A shape goes on if its entry is settled, its definition is the same and its offset is in the common
+       history. A table without an entry is snapshotted again: it missed what came while it did not count.
+    5. The registry that is returned has the shapes of the file and no other: a removed shape stops
+       counting, and is a table without an entry when it comes back. It has the reason of each snapshot, so
+       that a crash before the snapshot changes nothing. When all are snapshotted, its ceiling starts afresh.
+    """
+    sentence = None if registry is None else _refusal(registry, server)
+    if sentence is not None:
+        return Decision(tuple(Refuse(shape.name, sentence) for shape in shapes), None)
+    all_again = None if registry is None else _gap(registry, server)
+    limit = None if registry is None else _switch_point(registry, server)
+    actions = tuple(
+        _action(shape, registry, all_again, limit, offsets.get(shape.name), shape.name in offsets)
+        for shape in shapes
+    )
+    if any(isinstance(action, Refuse) for action in actions):
+        return Decision(actions, None)
+    if registry is None or all_again is not None:
+        ceiling = server.confirmed_flush_lsn or 0
+    else:
+        ceiling = registry.ceiling_lsn if limit is None else min(registry.ceiling_lsn, limit)
+    entries = {
+        shape.name: ShapeEntry(
+            definition_hash(shape), action.reason if isinstance(action, SnapshotAgain) else None
+        )
+        for shape, action in zip(shapes, actions, strict=True)
+    }
+    return Decision(actions, Registry(server.system_id, server.timeline, server.slot, ceiling, entries))
+
+
+def _refusal(registry: Registry, server: ServerFacts) -> str | None:
+    if server.system_id != registry.system_id:
+        return (
+            f"this storage belongs to the database system {registry.system_id}, and the server is"
+            f" {server.system_id}. Fix: connect to the former, or use another storage"
+        )
+    if server.timeline < registry.timeline:
+        return (
+            f"the tables follow timeline {registry.timeline}, and the server is on {server.timeline}: it is"
+            " a former primary or an old copy. Fix: connect to the present primary, or use another storage"
+        )
+    return None
+
+
+def _gap(registry: Registry, server: ServerFacts) -> str | None:
+    """Why no table may go on, in words."""
+    if server.slot != registry.slot:
+        return f"the slot is {server.slot} now, and the tables were fed from {registry.slot}"
+    if server.confirmed_flush_lsn is None:
+        return f"slot {server.slot} is missing: changes since it went away are in no table"
+    switch_point = _switch_point(registry, server)
+    if server.timeline != registry.timeline and switch_point is None:
+        return (
+            f"the server's timeline {server.timeline} doesn't descend from timeline {registry.timeline},"
+            " which the tables follow"
+        )
+    stands = f"slot {server.slot} stands at {format_lsn(server.confirmed_flush_lsn)}"
+    if server.confirmed_flush_lsn > registry.ceiling_lsn:
+        return (
+            f"{stands}, above {format_lsn(registry.ceiling_lsn)}, the highest position ever confirmed from"
+            " here: somebody moved it or created it anew, and the changes between are in no table"
+        )
+    if switch_point is not None and server.confirmed_flush_lsn > switch_point:
+        return (
+            f"{stands}, above {format_lsn(switch_point)}, where timeline {registry.timeline} was left:"
+            " the changes between are in no table"
+        )
+    return None
+
+
+def _switch_point(registry: Registry, server: ServerFacts) -> int | None:
+    """Where the server left the registry's timeline; None if it is still on it, or never was."""
+    if server.timeline == registry.timeline:
+        return None
+    return server.switch_points.get(registry.timeline)
+
+
+def _action(
+    shape: Shape,
+    registry: Registry | None,
+    all_again: str | None,
+    limit: int | None,
+    offset: LogOffset | None,
+    has_table: bool,
+) -> Action:
+    name = shape.name
+    entry = None if registry is None else registry.shapes.get(name)
+    if entry is None:
+        if has_table and offset is None:
+            return Refuse(
+                name,
+                f"the table {name} in the storage was not written by Penstock for this database."
+                " Fix: move it away, or choose another name for the shape",
+            )
+        return SnapshotAgain(name, "its table is not in the registry" if has_table else "it is new")
+    if all_again is not None:
+        return SnapshotAgain(name, all_again)
+    if entry.definition != definition_hash(shape):
+        return SnapshotAgain(name, "its definition was changed")
+    if entry.awaits_snapshot is not None:
+        return SnapshotAgain(name, entry.awaits_snapshot)
+    if offset is None:
+        return SnapshotAgain(name, "its table has lost its offset" if has_table else "its table is gone")
+    if limit is not None and offset.tx_offset >= limit:
+        return SnapshotAgain(
+            name,
+            f"its table is at {offset}, not below {format_lsn(limit)}, where the server left the timeline"
+            " that it follows: it may hold changes that the database lost",
+        )
+    return Continue(name, offset)

@@ -1,0 +1,199 @@
+"""Apply: the net effect of a batch of changes, one row a key, for one MERGE.
+
+In comes what decode.py makes, of one table, whole transactions, in any order:
+
+    _penstock_tx_offset, _penstock_op_offset   the change's LogOffset
+    _penstock_action                           insert, update, delete or truncate
+    _penstock_absent                           the columns that the change doesn't carry; null if none
+    _penstock_old_key                          the key's old values; on the insert half of a key change only
+    the table's columns
+
+Out come `NetChanges`: the key, the columns, `_penstock_action` (delete or upsert) and `_penstock_absent` (the
+columns that keep the table's value; null if none).
+
+1. What stands before the batch's last truncate is dropped, and the table is emptied in the same MERGE.
+2. A key's last change decides whether its row is there.
+3. Each column has the value of the last change that carries it, back to the key's last insert or delete.
+   Behind an insert there is nothing to keep: what it lacks is null.
+4. The insert half of a key change takes what it lacks from the old key's row (key_changes.py).
+5. A row for which the shape's `where` isn't true is deleted. It is judged by the net row: a shape with a
+   `where` gets no absent columns (REPLICA IDENTITY FULL, or a table without TOAST).
+
+The common batch has no absent column: then the last change a key is all there is to find. `survey` tells, in
+one pass, what a batch needs; the caller persists the changes, which are read twice or more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import ByteType, DecimalType, IntegerType, LongType, ShortType, StringType
+
+from penstock.log_offset import LogOffset
+from penstock.spark.decode import ABSENT, ACTION, OLD_KEY, OP_OFFSET, TX_OFFSET
+from penstock.spark.inheritance import complete_key_changes
+from penstock.spark.names import column_of
+
+DELETE: Final = "delete"
+UPSERT: Final = "upsert"
+
+# Delta keeps statistics of these, and their values pass through Python unharmed (an infinite date doesn't).
+_RANGED: Final = (ByteType, ShortType, IntegerType, LongType, DecimalType, StringType)
+_LAST: Final = "_penstock_last"
+_WHOLE: Final = "_penstock_whole"
+_RESET: Final = "_penstock_reset"
+
+
+class KeyRange(NamedTuple):
+    """The lowest and the highest value of a key column in a batch."""
+
+    column: str
+    low: object
+    high: object
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What one pass over a batch tells."""
+
+    count: int
+    truncated_at: LogOffset | None
+    """The last truncate."""
+    partial: bool
+    """Whether a change lacks columns."""
+    linked: bool
+    """Whether a key change lacks columns."""
+    key_ranges: tuple[KeyRange, ...]
+
+
+@dataclass(frozen=True)
+class NetChanges:
+    """The net effect of a batch, ready for one MERGE."""
+
+    rows: DataFrame
+    key: tuple[str, ...]
+    columns: tuple[str, ...]
+    """All of the table's columns, the key's among them."""
+    truncated: bool = False
+    partial: bool = False
+    """Whether a row may keep columns of the table."""
+    key_ranges: tuple[KeyRange, ...] = ()
+    """The bounds of all keys in `rows`."""
+
+
+def survey(changes: DataFrame, key: Sequence[str]) -> Survey:
+    """Look at a batch. Runs one Spark job."""
+    ranged = [name for name in key if isinstance(changes.schema[name].dataType, _RANGED)]
+    absent = F.col(ABSENT).isNotNull()
+    found = changes.agg(
+        F.count(F.lit(1)),
+        F.max(F.when(F.col(ACTION) == "truncate", _offset())),
+        F.coalesce(F.bool_or(absent), F.lit(False)),
+        F.coalesce(F.bool_or(absent & F.col(OLD_KEY).isNotNull()), F.lit(False)),
+        *[bound(column_of(name)) for name in ranged for bound in (F.min, F.max)],
+    ).collect()[0]
+    count, truncate, partial, linked, *bounds = found
+    pairs = zip(ranged, bounds[::2], bounds[1::2], strict=True)
+    return Survey(
+        count,
+        None if truncate is None else LogOffset(*truncate),
+        partial,
+        linked,
+        tuple(KeyRange(name, low, high) for name, low, high in pairs if low is not None),
+    )
+
+
+def fold(
+    changes: DataFrame,
+    surveyed: Survey,
+    key: Sequence[str],
+    columns: Sequence[str],
+    table: DataFrame | None = None,
+    where: str | None = None,
+) -> NetChanges:
+    """The net effect of a batch on the table's `columns`, which hold the key.
+
+    `table` is the table before the batch; it is read only where a key change needs it. Runs no Spark job, but
+    for a batch with such key changes.
+    """
+    rows = changes.where(F.col(ACTION) != "truncate")
+    if surveyed.truncated_at is not None:
+        rows = rows.where(_offset() > _literal(surveyed.truncated_at))
+    names = [name for name in changes.columns if name not in (TX_OFFSET, OP_OFFSET, ACTION, ABSENT, OLD_KEY)]
+    if surveyed.linked:
+        before = None if surveyed.truncated_at is not None else table
+        rows = complete_key_changes(rows, key, names, before)
+    net = _by_column(rows, key, names) if surveyed.partial else _by_row(rows, key, names)
+    if where is not None:
+        stays = (F.col(ACTION) == UPSERT) & F.coalesce(F.expr(where), F.lit(False))
+        net = net.withColumn(ACTION, F.when(stays, F.lit(UPSERT)).otherwise(F.lit(DELETE)))
+    return NetChanges(
+        net.select(ACTION, ABSENT, *map(column_of, columns)),
+        tuple(key),
+        tuple(columns),
+        truncated=surveyed.truncated_at is not None,
+        partial=surveyed.partial,
+        key_ranges=surveyed.key_ranges,
+    )
+
+
+def _by_row(rows: DataFrame, key: Sequence[str], names: Sequence[str]) -> DataFrame:
+    """The last change of each key, where every change carries every column."""
+    values = [name for name in names if name not in key]
+    last = F.struct(ACTION, *map(column_of, values))
+    folded = rows.groupBy(*map(column_of, key)).agg(F.max_by(last, _offset()).alias(_LAST))
+    return folded.select(
+        _net_action(F.col(f"{_LAST}.{ACTION}")).alias(ACTION),
+        F.lit(None).cast("array<string>").alias(ABSENT),
+        *map(column_of, key),
+        *[column_of(name, _LAST).alias(name) for name in values],
+    )
+
+
+def _by_column(rows: DataFrame, key: Sequence[str], names: Sequence[str]) -> DataFrame:
+    """The last value of each column since the key's last insert or delete."""
+    keys = [column_of(name) for name in key]
+    values = [name for name in names if name not in key]
+    resets = F.when(F.col(ACTION) != "update", _offset())
+    rows = rows.withColumn(_RESET, F.max(resets).over(Window.partitionBy(*keys)))
+    since = rows.where(F.col(_RESET).isNull() | (_offset() >= F.col(_RESET)))
+    folded = since.groupBy(*keys).agg(
+        _net_action(F.max_by(ACTION, _offset())).alias(ACTION),
+        F.bool_or(F.col(ACTION) != "update").alias(_WHOLE),
+        *[_last_carried(name).alias(name) for name in values],
+    )
+    kept = F.array_compact(
+        F.array(*[F.when(column_of(name).isNull(), F.lit(name)) for name in values]).cast("array<string>")
+    )
+    partial = (F.col(ACTION) == UPSERT) & ~F.col(_WHOLE) & (F.size(kept) > 0)
+    return folded.select(
+        ACTION,
+        F.when(partial, kept).alias(ABSENT),
+        *keys,
+        *[column_of(name).getField("value").alias(name) for name in values],
+    )
+
+
+def _last_carried(name: str) -> Column:
+    """The last value in a struct of its own, so that a null that was carried differs from none."""
+    carried = (F.col(ACTION) != "delete") & ~F.coalesce(F.array_contains(ABSENT, name), F.lit(False))
+    return F.max_by(F.struct(column_of(name).alias("value")), F.when(carried, _offset()))
+
+
+def _net_action(last: Column) -> Column:
+    return F.when(last == "delete", F.lit(DELETE)).otherwise(F.lit(UPSERT))
+
+
+def _offset() -> Column:
+    return F.struct(TX_OFFSET, OP_OFFSET)
+
+
+def _literal(offset: LogOffset) -> Column:
+    return F.struct(
+        F.lit(offset.tx_offset).cast("long").alias(TX_OFFSET),
+        F.lit(offset.op_offset).cast("long").alias(OP_OFFSET),
+    )

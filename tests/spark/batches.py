@@ -1,0 +1,88 @@
+"""Small batches of changes, as decode.py gives them, and what they come to when done one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.spark.decode import ABSENT, ACTION, OLD_KEY, OP_OFFSET, TX_OFFSET
+
+KEY = ("id",)
+COLUMNS = ("id", "a", "b")
+TABLE_SCHEMA = "id bigint, a string, b string"
+SCHEMA = (
+    f"{TX_OFFSET} bigint, {OP_OFFSET} bigint, {ACTION} string, {ABSENT} array<string>, "
+    f"{OLD_KEY} struct<id: bigint>, {TABLE_SCHEMA}"
+)
+
+Values = tuple[str | None, str | None]
+Table = dict[int, Values]
+
+
+class Change(NamedTuple):
+    """One operation. A key change stands for both its halves."""
+
+    action: str
+    id: int | None = None
+    a: str | None = None
+    b: str | None = None
+    absent: tuple[str, ...] = ()
+    old_id: int | None = None
+
+
+def frame(spark: SparkSession, changes: Iterable[Change]) -> DataFrame:
+    """The changes as a DataFrame, each in a transaction of its own but for a key change's halves."""
+    rows: list[tuple[object, ...]] = []
+    for tx, change in enumerate(changes, start=1):
+        absent = list(change.absent) or None
+        if change.old_id is not None:
+            rows.append((tx, 0, "delete", None, None, change.old_id, None, None))
+            rows.append((tx, 1, "insert", absent, (change.old_id,), change.id, change.a, change.b))
+        else:
+            rows.append((tx, 0, change.action, absent, None, change.id, change.a, change.b))
+    return spark.createDataFrame(rows, SCHEMA)
+
+
+def apply_one_by_one(table: Mapping[int, Values], changes: Iterable[Change]) -> Table:
+    """The model: what Postgres does."""
+    rows = dict(table)
+    for change in changes:
+        if change.action == "truncate":
+            rows.clear()
+            continue
+        assert change.id is not None
+        before: Values = (None, None)
+        if change.action != "insert":
+            before = rows.pop(change.id if change.old_id is None else change.old_id)
+        if change.action != "delete":
+            a = before[0] if "a" in change.absent else change.a
+            b = before[1] if "b" in change.absent else change.b
+            rows[change.id] = (a, b)
+    return rows
+
+
+def apply_net(table: Mapping[int, Values], net: DataFrame, *, truncated: bool) -> Table:
+    """What a MERGE of net changes does."""
+    rows = {} if truncated else dict(table)
+    for row in net.collect():
+        before = rows.pop(row.id, None)
+        absent = row[ABSENT] or ()
+        assert before is not None or not absent
+        if row[ACTION] == "upsert":
+            kept = before or (None, None)
+            rows[row.id] = (kept[0] if "a" in absent else row.a, kept[1] if "b" in absent else row.b)
+    return rows
+
+
+def table_frame(spark: SparkSession, table: Mapping[int, Values]) -> DataFrame:
+    """A table's rows as a DataFrame."""
+    return spark.createDataFrame([(key, *values) for key, values in table.items()], TABLE_SCHEMA)
+
+
+def contents(table: DataFrame) -> Table:
+    """A table's rows, each key once."""
+    rows = [(row.id, (row.a, row.b)) for row in table.select(*COLUMNS).collect()]
+    assert len(rows) == len(dict(rows))
+    return dict(rows)

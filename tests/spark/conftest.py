@@ -1,0 +1,51 @@
+"""One Spark for all tests of this folder: starting it takes longer than most of them."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock.spark.session import open_session, shape_session, stop_session
+from penstock.spark.table import ShapeTable
+
+
+class Started(NamedTuple):
+    """Spark, and what its start wrote to the terminal."""
+
+    spark: SparkSession
+    stderr: bytes
+
+
+@pytest.fixture(scope="session")
+def started() -> Iterator[Started]:
+    """Spark with our own settings. It is started with file descriptor 2 pointing at a file."""
+    with tempfile.TemporaryFile() as noise:
+        terminal = os.dup(2)
+        os.dup2(noise.fileno(), 2)
+        try:
+            spark = open_session(app_name="penstock-tests")
+            spark.range(1).count()
+        finally:
+            os.dup2(terminal, 2)
+            os.close(terminal)
+        noise.seek(0)
+        yield Started(spark, noise.read())
+    stop_session(spark)
+
+
+@pytest.fixture
+def spark(started: Started) -> SparkSession:
+    """A session of the test's own."""
+    return shape_session(started.spark)
+
+
+@pytest.fixture
+def open_table(started: Started, tmp_path: Path) -> Callable[[], ShapeTable]:
+    """Opens the test's table, in a new session each time."""
+    return lambda: ShapeTable(shape_session(started.spark), str(tmp_path / "table"), "penstock:1:shape")

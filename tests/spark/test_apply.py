@@ -1,0 +1,248 @@
+"""The fold against a model that does the changes one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from penstock.log_offset import LogOffset
+from penstock.spark.apply import KeyRange, fold, survey
+from tests.spark.batches import (
+    COLUMNS,
+    KEY,
+    Change,
+    Table,
+    apply_net,
+    apply_one_by_one,
+    frame,
+    table_frame,
+)
+from tests.spark.conftest import Started
+
+TABLE: Table = {1: ("a1", "b1"), 2: ("a2", "b2"), 3: ("a3", None)}
+FAR = 1000
+
+
+def folded(spark: SparkSession, table: Table, changes: Sequence[Change], where: str | None = None) -> Table:
+    batch = frame(spark, changes).persist()
+    try:
+        surveyed = survey(batch, KEY)
+        net = fold(batch, surveyed, KEY, COLUMNS, table_frame(spark, table), where)
+        return apply_net(table, net.rows, truncated=net.truncated)
+    finally:
+        batch.unpersist()
+
+
+def far_apart(cases: Sequence[Sequence[Change]]) -> list[Change]:
+    """Several cases as one batch, each with keys of its own; so one Spark job proves them all."""
+    return [
+        change._replace(
+            id=None if change.id is None else change.id + place * FAR,
+            old_id=None if change.old_id is None else change.old_id + place * FAR,
+        )
+        for place, case in enumerate(cases)
+        for change in case
+    ]
+
+
+def repeated(table: Table, times: int) -> Table:
+    return {key + place * FAR: values for place in range(times) for key, values in table.items()}
+
+
+CASES = {
+    "the last update wins": [Change("update", 1, "x", "y"), Change("update", 1, "z", None)],
+    "insert, then delete": [Change("insert", 9, "x", "y"), Change("delete", 9)],
+    "delete, then insert": [Change("delete", 1), Change("insert", 1, "new", None)],
+    "an absent column keeps the table's value": [Change("update", 1, "x", None, ("b",))],
+    "absent in the later of two updates": [Change("update", 1, "x", "y"), Change("update", 1, "z", None, ("b",))],
+    "absent in the earlier of two updates": [Change("update", 1, "x", None, ("b",)), Change("update", 1, "z", "y")],
+    "each absent once": [Change("update", 1, None, "y", ("a",)), Change("update", 1, "x", None, ("b",))],
+    "a null that was carried is no absence": [Change("update", 1, None, "y"), Change("update", 1, None, "z", ("a",))],
+    "absent behind an insert": [Change("delete", 1), Change("insert", 1, "n", None), Change("update", 1, "m", None, ("b",))],
+    "a key change": [Change("update", 7, "x", "y", old_id=1)],
+    "a key change that lacks a column of the table": [Change("update", 7, "x", None, ("b",), 1)],
+    "... and one of the batch": [Change("update", 1, "x", "y"), Change("update", 7, "z", None, ("b",), 1)],
+    "a chain": [Change("update", k + 1, None, None, ("a", "b"), k) for k in (3, 4, 5)],
+    "a chain with a change in it": [
+        Change("update", 7, "x", None, ("b",), 1),
+        Change("update", 7, None, "y", ("a",)),
+        Change("update", 8, None, None, ("a", "b"), 7),
+    ],
+    "two rows change places": [
+        Change("update", 7, None, None, ("a", "b"), 1),
+        Change("update", 1, None, None, ("a", "b"), 2),
+        Change("update", 2, None, None, ("a", "b"), 7),
+    ],
+    "away and back": [Change("update", 7, "x", None, ("b",), 1), Change("update", 1, None, None, ("a", "b"), 7)],
+    "a changed key, deleted": [Change("update", 7, "x", None, ("b",), 1), Change("delete", 7)],
+    "an insert that lacks a dropped column changes its key": [
+        Change("insert", 9, "x", None, ("b",)),
+        Change("update", 8, None, None, ("a", "b"), 9),
+    ],
+}  # fmt: skip
+
+
+def test_each_case(spark: SparkSession) -> None:
+    changes = far_apart(list(CASES.values()))
+    table = repeated(TABLE, len(CASES))
+
+    found = folded(spark, table, changes)
+
+    expected = apply_one_by_one(table, changes)
+    for place, name in enumerate(CASES):
+        ours = range(place * FAR, (place + 1) * FAR)
+        assert {k: v for k, v in found.items() if k in ours} == {
+            k: v for k, v in expected.items() if k in ours
+        }, name
+    assert found == expected
+
+
+def test_a_batch_without_absent_columns(spark: SparkSession) -> None:
+    changes = far_apart([case for case in CASES.values() if not any(change.absent for change in case)])
+    table = repeated(TABLE, len(CASES))
+
+    assert not survey(frame(spark, changes), KEY).partial
+    assert folded(spark, table, changes) == apply_one_by_one(table, changes)
+
+
+def test_the_last_truncate_empties_the_table_and_cuts_the_batch(spark: SparkSession) -> None:
+    changes = [
+        Change("insert", 8, "before", "before"),
+        Change("truncate"),
+        Change("insert", 1, "between", "between"),
+        Change("truncate"),
+        Change("insert", 2, "behind", "b"),
+        Change("update", 7, "moved", None, ("b",), 2),
+    ]
+
+    assert folded(spark, TABLE, changes) == {7: ("moved", "b")}
+
+
+def test_the_filter_lets_rows_enter_and_leave(spark: SparkSession) -> None:
+    changes = [
+        Change("update", 1, "out", "x"),
+        Change("update", 2, None, "unknown is not true"),
+        Change("update", 5, "in", "y"),
+        Change("insert", 6, "in", "z"),
+        Change("insert", 7, "out", "z"),
+        Change("delete", 3),
+    ]
+
+    assert folded(spark, TABLE, changes, where="a = 'in'") == {5: ("in", "y"), 6: ("in", "z")}
+
+
+def test_a_survey_tells_what_a_batch_needs(spark: SparkSession) -> None:
+    changes = [
+        Change("truncate"),
+        Change("update", 4, "x", None, ("b",)),
+        Change("truncate"),
+        Change("delete", 2),
+    ]
+
+    surveyed = survey(frame(spark, changes), KEY)
+
+    assert surveyed.count == 4
+    assert surveyed.truncated_at == LogOffset(3, 0)
+    assert surveyed.partial
+    assert not surveyed.linked
+    assert surveyed.key_ranges == (KeyRange("id", 2, 4),)
+
+
+def test_a_survey_of_nothing(spark: SparkSession) -> None:
+    surveyed = survey(frame(spark, []), KEY)
+
+    assert (surveyed.count, surveyed.truncated_at, surveyed.partial, surveyed.linked) == (
+        0,
+        None,
+        False,
+        False,
+    )
+    assert surveyed.key_ranges == ()
+
+
+def test_names_that_need_quotes(spark: SparkSession) -> None:
+    odd = {"id": "the.key", "a": "a`b", "b": "where"}
+    batch = frame(spark, [Change("update", 1, "x", None, ("b",)), Change("update", 7, "y", None, ("b",), 2)])
+    batch = batch.withColumnsRenamed(odd).selectExpr(
+        "* except (_penstock_absent, _penstock_old_key)",
+        "transform(_penstock_absent, each -> 'where') as _penstock_absent",
+        "cast(_penstock_old_key as struct<`the.key`: bigint>) as _penstock_old_key",
+    )
+    table = table_frame(spark, TABLE).withColumnsRenamed(odd)
+
+    net = fold(batch, survey(batch, ["the.key"]), ["the.key"], list(odd.values()), table)
+
+    found = sorted(tuple(row) for row in net.rows.collect())
+    assert found == [
+        ("delete", None, 2, None, None),
+        ("upsert", ["where"], 1, "x", None),
+        ("upsert", None, 7, "y", "b2"),
+    ]
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Change]:
+    """Changes that Postgres could make to TABLE."""
+    there = set(TABLE)
+    changes = []
+    values = st.sampled_from([None, "p", "q", "r"])
+    absences = st.sampled_from([(), ("a",), ("b",), ("a", "b")])
+    for _ in range(draw(st.integers(1, 8))):
+        free = sorted(set(range(1, 8)) - there)
+        actions = ["update", "move", "delete"] if there else []
+        action = draw(st.sampled_from([*actions, "insert"] if free else ["update", "delete"]))
+        if action == "insert":
+            key = draw(st.sampled_from(free))
+            changes.append(Change("insert", key, draw(values), draw(values)))
+            there.add(key)
+            continue
+        key = draw(st.sampled_from(sorted(there)))
+        if action == "delete":
+            changes.append(Change("delete", key))
+            there.remove(key)
+            continue
+        absent = draw(absences)
+        a = None if "a" in absent else draw(values)
+        b = None if "b" in absent else draw(values)
+        new = draw(st.sampled_from(free)) if action == "move" else key
+        changes.append(Change("update", new, a, b, absent, key if new != key else None))
+        there = there - {key} | {new}
+    return changes
+
+
+@settings(
+    max_examples=2,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    phases=[Phase.generate],
+    suppress_health_check=[*HealthCheck],
+)
+@given(cases=st.lists(histories(), min_size=40, max_size=40))
+def test_generated_histories(started: Started, cases: list[list[Change]]) -> None:
+    """Each example is forty histories in one batch: that is as quick in Spark as one of them."""
+    changes = far_apart(cases)
+    table = repeated(TABLE, len(cases))
+
+    found = folded(started.spark, table, changes)
+
+    expected = apply_one_by_one(table, changes)
+    wrong = {key // FAR for key in found.keys() | expected.keys() if found.get(key) != expected.get(key)}
+    assert not wrong, [cases[place] for place in wrong]
+
+
+@pytest.mark.parametrize("place", range(1, 4))
+def test_a_generated_history_with_a_truncate(spark: SparkSession, place: int) -> None:
+    before = CASES["two rows change places"][:place]
+    changes = [
+        *before,
+        Change("truncate"),
+        Change("insert", 1, "x", "y"),
+        Change("update", 1, "z", None, ("b",)),
+    ]
+
+    assert folded(spark, TABLE, changes) == {1: ("z", "y")}
