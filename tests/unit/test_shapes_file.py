@@ -239,6 +239,7 @@ BAD_FILES = [
     ('storage = ""\n' + SHAPE, [f"storage is ''. {STORAGE_FIX}"]),
     ('storage = "~/lake"\n' + SHAPE, [f"storage is '~/lake'. {STORAGE_FIX}"]),
     ('storage = "a\\u0000"\n' + SHAPE, [f"storage is 'a\\x00'. {STORAGE_FIX}"]),
+    ('storage = "s3a://b/\\u0000"\n' + SHAPE, [f"storage is 's3a://b/\\x00'. {STORAGE_FIX}"]),
     ('storage = "s3://b/lake"\n' + SHAPE, [f"storage is 's3://b/lake'. {STORAGE_FIX}"]),
     ('storage = "s3a://"\n' + SHAPE, [f"storage is 's3a://'. {STORAGE_FIX}"]),
     ('storage = "s3a://key:secret@b/x"\n' + SHAPE, [f"storage is 's3a://***@b/x'. {STORAGE_FIX}"]),

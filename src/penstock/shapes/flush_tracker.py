@@ -42,8 +42,9 @@ class FlushTracker:
 
     State.
     - `shape -> Progress`, only for shapes that are behind: `last_flushed < last_sent`, or pinned.
-    - The same shapes, sorted by `last_flushed`: the first one holds the minimum. Finding a place in it is
-      O(log n), and it has exactly one entry a shape, so nothing in here grows with time or traffic.
+    - The same shapes, sorted by `last_flushed`: the first one holds the minimum. Finding a place takes
+      O(log n) comparisons, making room one memmove. It has exactly one entry a shape that is behind, and
+      none when nobody is, so nothing in here grows with time or traffic.
     - `last_seen_offset`, the last operation of the newest transaction; and the newest position behind which
       nothing is open: that transaction's end LSN, or a later keepalive.
     - `last_global_flushed_offset = max(previous, minimum)`, and the frontier.
@@ -73,7 +74,7 @@ class FlushTracker:
     Repeats. A tracker lives as long as one replication stream; a new stream gets a new tracker, with the
     slot's position as `initial_lsn`. Transactions that come again are therefore ordinary here: those they
     touch are behind until a note says that their table has them. This is safe without any memory of the
-    former stream. Nothing above a former frontier was forgotten by Postgres, so the first transaction that
+    former stream. Postgres forgot nothing at or above a former frontier, so the first transaction that
     touches a shape now is at or before the first that it has not flushed, as rule 3 demands. It is also safe
     where memory would not be: on a new timeline the same LSN can be another transaction. A stored position
     can release a shape, and can't move the frontier past what this stream has shown.

@@ -137,7 +137,7 @@ def _storage(top: _Section, directory: Path) -> str:
     storage = top.text("storage", '"./lake" above the first [[shape]]')
     if storage is None:
         return ""
-    if _S3A.fullmatch(storage):
+    if _S3A.fullmatch(storage) and storage.isprintable():
         return storage.rstrip("/")
     if not storage or "://" in storage or storage.startswith("~") or not storage.isprintable():
         top.refuse(f"storage is {_shown(storage)}", _STORAGE_RULE)

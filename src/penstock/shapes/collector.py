@@ -1,0 +1,384 @@
+"""Collector: frames become changes in the log, and commits that say which shapes they touched."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from typing import Final, NamedTuple
+
+import msgspec
+
+from penstock.capture.transaction_builder import TransactionBuilder
+from penstock.errors import ProtocolViolation
+from penstock.log_offset import OP_INFINITY, LogOffset
+from penstock.lsn import format_lsn
+from penstock.postgres import protocol, wal2json
+from penstock.shapes.change_log_index import Relation
+from penstock.shapes.registry import SnapshotAgain
+
+_TRUNCATE: Final = ord("T")
+# What stands before it can't hold a quote of its own, and an unreadable type name comes behind it.
+_NAMES: Final = re.compile(rb'"schema":("(?:[^"\\]|\\.)*"),"table":("(?:[^"\\]|\\.)*")')
+_NOBODY: Final[frozenset[str]] = frozenset()
+
+
+class Member(NamedTuple):
+    """A table or partition as the catalog has it."""
+
+    relation: Relation
+    oid: int
+    filenode: int
+    """Changes with every rewrite, and with TRUNCATE and VACUUM FULL."""
+    layout: str
+    """A digest of its pg_attribute rows, xmin included: changes with every ALTER of a column."""
+    attached: bool = False
+    """Whether it became a partition in a later transaction than the one that created it."""
+
+
+class Tree(NamedTuple):
+    """A followed table and its partitions of all levels."""
+
+    table: Member
+    partitions: tuple[Member, ...] = ()
+    is_partitioned: bool = False
+
+
+class Found(NamedTuple):
+    """The catalog's answer for a relation that it has."""
+
+    ancestors: tuple[Relation, ...] = ()
+    """The tables that it is a partition of, at any level."""
+    attached: bool = False
+    """As in Member."""
+
+
+class Append(NamedTuple):
+    """Append this change to the ChangeLog."""
+
+    relation: Relation
+    tx_offset: int
+    op_offset: int
+    payload: bytes
+
+
+class Committed(NamedTuple):
+    """A transaction is complete: for the FlushTracker, and for the ChangeLog if anything was appended."""
+
+    last: LogOffset
+    end_lsn: int
+    touched: frozenset[str]
+    """Empty: nothing of it was appended."""
+
+
+class Silence(NamedTuple):
+    """A keepalive between transactions that brings news: for the FlushTracker."""
+
+    wal_end: int
+
+
+Step = Append | SnapshotAgain | Committed | Silence
+
+
+class Collected(NamedTuple):
+    """What came of a run of frames."""
+
+    steps: list[Step]
+    """To be done in this order."""
+    next_frame: int
+    """Index of the first frame that was not taken."""
+    unknown: Relation | None = None
+    """Ask the catalog for this relation and call `learn` before going on."""
+
+
+class Collector:
+    """Takes frames in the order of the stream and says what is to be done. Knows no socket, disk or clock.
+
+    The problem. Of all changes, shapes need those of their tables, which frames name by their partitions;
+    and partitions come, go and are emptied without a change that says so. A transaction that counts as
+    untouched is confirmed and never comes again, so that judgement must not be wrong.
+
+    State. The route of each relation: the followed tables that it is or is a partition of; none if no shape
+    needs it. The trees of the followed tables as the catalog had them last. What each shape's table holds.
+    Of the open transaction: which shapes it touched, and which tables it truncated.
+
+    Rules.
+    1. Every change gets its LogOffset, followed or not: a shape keeps the offsets of the transaction.
+    2. A change of a relation without a route stops `take` until `learn` brings the catalog's answer. As
+       long as there is none, its transaction is open and nothing of it can be confirmed.
+    3. A change is appended, under its own relation, if a shape that follows it still needs the transaction.
+       Exactly those shapes are touched.
+    4. A change whose relation can't be read is a ProtocolViolation: it might be anybody's. One that names a
+       followed relation is appended however unreadable its rest is, and stops only the shapes that read it.
+    5. SnapshotAgain means: stop flushing that shape before the next step is done, note it in the registry,
+       pin it in the FlushTracker, take the snapshot. Its changes are appended all the while.
+    6. TRUNCATE of a partitioned table names it and its partitions in one WAL record. A partition that is
+       truncated without it leaves rows that no change deletes: the table's shapes are snapshotted again,
+       unless the whole table is truncated later in the transaction.
+    7. A relation that the catalog no longer has may have been a partition whose rows went with it: the
+       shapes of all partitioned tables are snapshotted again. An attached one brought rows along.
+    8. `check` compares the catalog with what it was: partitions that were detached, dropped, renamed, or
+       attached, a table that was dropped, renamed or exchanged, a rewrite. Nothing in the stream tells
+       these, so call it often; the snapshot that follows mends what was passed over since.
+
+    Repeats. After a restart Postgres sends again from the slot's position. A shape doesn't need a
+    transaction that its *table* holds as a whole: the offset was read from the table, of the history that
+    the server still has (`registry.decide`), and commit order never changes. That is the only ground for
+    skipping. What a former collector saw or logged proves nothing: its log ended with its leadership. When
+    no shape needs a transaction, its relations aren't even looked up.
+
+    One collector lives as long as one replication stream and its ChangeLog.
+    """
+
+    def __init__(
+        self,
+        *,
+        builder: TransactionBuilder,
+        shapes: Mapping[str, Relation],
+        trees: Iterable[Tree],
+        held: Mapping[str, LogOffset],
+    ) -> None:
+        """`shapes`: the table of each; `held`: the offsets of those tables that go on from where they are."""
+        self._builder = builder
+        self._followers: dict[Relation, frozenset[str]] = {
+            table: frozenset(name for name, followed in shapes.items() if followed == table)
+            for table in shapes.values()
+        }
+        self._trees = {tree.table.relation: tree for tree in trees}
+        missing = self._followers.keys() - self._trees.keys()
+        if missing:
+            raise ValueError(f"followed tables without a tree: {sorted(map(str, missing))}")
+        self._held = {name: held.get(name) for name in shapes}
+        self._gone: Set[Relation] = frozenset()
+        self._routes: dict[Relation, frozenset[Relation]] = {}
+        self._add_tree_routes()
+        self._relations: dict[bytes, Relation] = {}
+        self._needed_by = _NOBODY
+        self._appended: dict[Relation, bool] = {}
+        self._touched: set[str] = set()
+        self._last_op = 0
+        self._truncated_at: dict[Relation, int] = {}
+        self._truncated_part: dict[Relation, Relation] = {}
+        self.received_lsn = builder.safe_lsn
+        """The highest position heard of: what we report as written."""
+        self.server_time_us = 0
+        """The server's clock in the newest frame."""
+        self.reply_requested = False
+        """Whether a keepalive asked for an answer; the reader resets it when it has answered."""
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open: reading must not pause here."""
+        return self._builder.in_transaction
+
+    def relations_of(self, table: Relation) -> frozenset[Relation]:
+        """The relations under which changes of a followed table are in the log."""
+        return frozenset(relation for relation, tables in self._routes.items() if table in tables)
+
+    def holds(self, shape: str, offset: LogOffset) -> None:
+        """The shape's table was read, and holds everything up to here."""
+        held = self._held[shape]
+        self._held[shape] = offset if held is None else max(held, offset)
+
+    def take(self, frames: Sequence[memoryview], start: int, *, pause: bool = False) -> Collected:
+        """Take frames from index `start` on, as many as possible; with `pause`, to the transaction's end."""
+        steps: list[Step] = []
+        for index in range(start, len(frames)):
+            if pause and not self._builder.in_transaction:
+                return Collected(steps, index)
+            frame = frames[index]
+            if len(frame) < protocol.PAYLOAD_AT or frame[0] != protocol.TAG_XLOGDATA:
+                self._keepalive(frame, steps)
+                continue
+            wal_start, _, self.server_time_us = protocol.unpack_xlogdata(frame)
+            payload = bytes(frame[protocol.PAYLOAD_AT :])
+            action = wal2json.action_of(payload)
+            if action in wal2json.NOT_CHANGES:
+                if action != wal2json.MESSAGE:
+                    self._boundary(action, payload, steps)
+                continue
+            unknown = self._change(action, payload, wal_start, steps)
+            if unknown is not None:
+                return Collected(steps, index, unknown)
+        return Collected(steps, len(frames))
+
+    def learn(self, relation: Relation, found: Found | None) -> list[SnapshotAgain]:
+        """The catalog's answer for the relation that was asked for; None: there is no such relation.
+
+        To be called only with an answer of the server, never because there was none.
+        """
+        if found is None:
+            self._routes[relation] = frozenset()
+            return [
+                SnapshotAgain(shape, f"{relation} is no longer in the database: it may have been a partition")
+                for table, shapes in self._followers.items()
+                if self._trees[table].is_partitioned
+                for shape in sorted(shapes & self._needed_by)
+            ]
+        tables = self._followers.keys() & {relation, *found.ancestors}
+        self._routes[relation] = frozenset(tables)
+        parents = sorted(tables - {relation}) if found.attached else []
+        return self._again({table: f"{relation} was attached, with what it held" for table in parents})
+
+    def check(self, trees: Iterable[Tree]) -> list[SnapshotAgain]:
+        """The followed tables as the catalog has them now, without those that it no longer has."""
+        now = {tree.table.relation: tree for tree in trees}
+        reasons = {}
+        for table, before in self._trees.items():
+            reason = self._difference(before, now.get(table))
+            if reason is not None and (table in now or table not in self._gone):
+                reasons[table] = reason
+        self._gone = self._trees.keys() - now.keys()
+        self._trees |= {table: tree for table, tree in now.items() if table in self._followers}
+        self._forget_routes(reasons.keys())
+        self._add_tree_routes()
+        return self._again(reasons)
+
+    def _change(
+        self, action: int | None, payload: bytes, wal_start: int, steps: list[Step]
+    ) -> Relation | None:
+        """Place a change; returns its relation if that is unknown, and then nothing has happened."""
+        builder = self._builder
+        if not self._needed_by:
+            self._last_op = builder.place()
+            return None
+        relation = self._relation(payload, wal_start)
+        tables = self._routes.get(relation)
+        if tables is None:
+            return relation
+        self._last_op = op_offset = builder.place()
+        if wal_start > self.received_lsn:
+            self.received_lsn = wal_start
+        appended = self._appended.get(relation)
+        if appended is None:
+            touched = self._needed_by.intersection(self._shapes_of(tables))
+            self._touched |= touched
+            self._appended[relation] = appended = bool(touched)
+        if appended:
+            steps.append(Append(relation, builder.commit_lsn, op_offset, payload))
+            if action == _TRUNCATE:
+                self._truncate(relation, tables, wal_start)
+        return None
+
+    def _relation(self, payload: bytes, wal_start: int) -> Relation:
+        names = _NAMES.search(payload)
+        if names is None:
+            raise ProtocolViolation(
+                f"the change at {format_lsn(wal_start)} names no table that can be read: it may belong to a"
+                " shape, so nothing can pass it"
+            )
+        relation = self._relations.get(names[0])
+        if relation is None:
+            schema, table = (msgspec.json.decode(name, type=str) for name in names.groups())
+            relation = self._relations[names[0]] = Relation(schema, table)
+        return relation
+
+    def _truncate(self, relation: Relation, tables: Iterable[Relation], wal_start: int) -> None:
+        for table in tables:
+            if table == relation:
+                self._truncated_at[table] = wal_start
+                self._truncated_part.pop(table, None)
+            elif self._truncated_at.get(table) != wal_start:
+                self._truncated_part[table] = relation
+
+    def _boundary(self, action: int | None, payload: bytes, steps: list[Step]) -> None:
+        try:
+            boundary = wal2json.decode_boundary(payload)
+            commit_lsn, end_lsn = boundary.commit_lsn, boundary.end_lsn
+        except ValueError as error:
+            raise ProtocolViolation(f"a begin or commit that can't be read: {error}") from error
+        if commit_lsn is None:
+            raise ProtocolViolation("a begin or commit without its LSN: include-lsn must be on")
+        if action == wal2json.BEGIN:
+            self._begin(commit_lsn, end_lsn)
+        else:
+            self._commit(commit_lsn, end_lsn, steps)
+
+    def _begin(self, commit_lsn: int, end_lsn: int | None) -> None:
+        self._builder.begin(commit_lsn, end_lsn)
+        whole = LogOffset(commit_lsn, OP_INFINITY)
+        self._needed_by = frozenset(
+            shape for shape, held in self._held.items() if held is None or held < whole
+        )
+        self._last_op = 0
+
+    def _commit(self, commit_lsn: int, end_lsn: int | None, steps: list[Step]) -> None:
+        end = self._builder.commit(commit_lsn, end_lsn)
+        self.received_lsn = max(self.received_lsn, end)
+        reasons = {
+            table: f"{part}, a partition of {table}, was truncated alone"
+            for table, part in self._truncated_part.items()
+        }
+        steps += [again for again in self._again(reasons) if again.shape in self._touched]
+        steps.append(Committed(LogOffset(commit_lsn, self._last_op), end, frozenset(self._touched)))
+        self._needed_by = _NOBODY
+        self._appended.clear()
+        self._touched.clear()
+        self._truncated_at.clear()
+        self._truncated_part.clear()
+
+    def _keepalive(self, frame: memoryview, steps: list[Step]) -> None:
+        keepalive = protocol.parse_frame(frame)
+        assert isinstance(keepalive, protocol.Keepalive), "XLogData is handled before"
+        self.server_time_us = keepalive.server_time_us
+        self.received_lsn = max(self.received_lsn, keepalive.wal_end)
+        self.reply_requested |= keepalive.reply_requested
+        wal_end = self._builder.keepalive(keepalive.wal_end)
+        if wal_end is not None:
+            steps.append(Silence(wal_end))
+
+    def _shapes_of(self, tables: Iterable[Relation]) -> Iterator[str]:
+        return (shape for table in tables for shape in self._followers[table])
+
+    def _again(self, reasons: Mapping[Relation, str]) -> list[SnapshotAgain]:
+        return [
+            SnapshotAgain(shape, reason)
+            for table, reason in reasons.items()
+            for shape in sorted(self._followers[table])
+        ]
+
+    def _add_tree_routes(self) -> None:
+        for table, tree in self._trees.items():
+            for member in (tree.table, *tree.partitions):
+                before = self._routes.get(member.relation, frozenset())
+                self._routes[member.relation] = before | {table}
+
+    def _forget_routes(self, tables: Set[Relation]) -> None:
+        """Tables that begin anew lose what is no longer part of them; that is looked up when met again.
+
+        The others keep everything: their changes may be in the log under a name that only a look-up
+        brought, later than the trees were read.
+        """
+        routes = {}
+        for relation, route in self._routes.items():
+            kept = route - tables
+            if kept or not route:
+                routes[relation] = kept
+        self._routes = routes
+        self._appended.clear()
+
+    def _difference(self, before: Tree, now: Tree | None) -> str | None:
+        """What happened to a table that no change tells, in words."""
+        table = before.table.relation
+        if now is None:
+            return f"{table} was dropped or renamed"
+        if now.table.oid != before.table.oid:
+            return f"another table has taken the name {table}"
+        members = {member.oid: member for member in (now.table, *now.partitions)}
+        for old in (before.table, *before.partitions):
+            new = members.pop(old.oid, None)
+            if new is None:
+                return f"{old.relation}, a partition of {table}, was detached or dropped"
+            if new.relation != old.relation:
+                return f"{old.relation}, a partition of {table}, was renamed to {new.relation}"
+            # TRUNCATE and VACUUM FULL change the first only, and a column that is added the second only.
+            if new.filenode != old.filenode and new.layout != old.layout:
+                return f"{new.relation} was rewritten by ALTER TABLE"
+        for added in members.values():
+            route = self._routes.get(added.relation)
+            if route is not None and table in route:
+                continue
+            if added.attached:
+                return f"{added.relation} was attached to {table}, with what it held"
+            if route is not None:
+                return f"{added.relation} is a partition of {table}, and changes of it were passed over"
+        return None
