@@ -153,9 +153,7 @@ def test_a_killed_leader_is_replaced(site: CaptureSite, fault_proxy: FaultProxy)
 def test_a_frozen_leader_is_replaced_and_wakes_up_silent(site: CaptureSite, fault_proxy: FaultProxy) -> None:
     """With one key there is one request at a time, so nothing else is half-way when it is held."""
     writers = Writers(site.conninfo, seed=12, writers=2, keys=1, pause_s=0.01)
-    with (
-        leader_and_standby(site, AWS_ENDPOINT_URL_KINESIS=fault_proxy.url) as (leader, standby),
-    ):
+    with leader_and_standby(site, AWS_ENDPOINT_URL_KINESIS=fault_proxy.url) as (leader, standby):
         with writers.running():
             publishes_more(fault_proxy, 5)
             fault_proxy.hold()
@@ -180,9 +178,7 @@ def test_a_frozen_leader_is_replaced_and_wakes_up_silent(site: CaptureSite, faul
 def test_a_leader_frozen_in_mid_publishing_loses_nothing(site: CaptureSite, fault_proxy: FaultProxy) -> None:
     """A request caught between the freshness check and its sending may still go out, and no other."""
     writers = Writers(site.conninfo, seed=13, writers=2)
-    with (
-        leader_and_standby(site, AWS_ENDPOINT_URL_KINESIS=fault_proxy.url) as (leader, standby),
-    ):
+    with leader_and_standby(site, AWS_ENDPOINT_URL_KINESIS=fault_proxy.url) as (leader, standby):
         with writers.running():
             publishes_more(fault_proxy, 20)
             leader.freeze()
@@ -200,9 +196,7 @@ def test_a_terminated_session_ends_a_leadership_and_nothing_else(
     site: CaptureSite, fault_proxy: FaultProxy, session: str
 ) -> None:
     writers = Writers(site.conninfo, seed=14, writers=2, pause_s=0.01)
-    with (
-        leader_and_standby(site, AWS_ENDPOINT_URL_KINESIS=fault_proxy.url) as captures,
-    ):
+    with leader_and_standby(site, AWS_ENDPOINT_URL_KINESIS=fault_proxy.url) as captures:
         with writers.running():
             publishes_more(fault_proxy, 20)
             ((victim,),) = site.psql(SESSIONS[session].format(site.slot))

@@ -5,7 +5,9 @@ import os
 import stat
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
@@ -141,6 +143,35 @@ class TestFlush:
         flush.join(30)
         assert log.last_persisted_offset == log.last_persisted_txn_offset == txn(10)
         assert rows_of(log.read_plan(None, BEFORE_ALL)) == first
+
+    def test_appender_disk_and_readers_at_the_same_time(self, run: Path) -> None:
+        log = ChangeLog(run, replace(LIMITS, segment_bytes=20_000))
+        done = threading.Event()
+        checked: list[LogOffset] = []
+
+        def use_the_disk() -> None:
+            while not done.is_set():
+                log.flush(now=0)
+
+        def read() -> None:
+            while not done.is_set():
+                boundary = log.last_persisted_txn_offset
+                found = [offset for _, offset, _ in rows_of(log.read_plan(None, BEFORE_ALL, boundary))]
+                assert found == [
+                    LogOffset(tx, op) for tx in range(1, boundary.tx_offset + 1) for op in (0, 2, 4)
+                ]
+                checked.append(boundary)
+
+        with ThreadPoolExecutor() as threads:
+            others = [threads.submit(use_the_disk), threads.submit(read)]
+            for tx_offset in count(1):
+                append_transaction(log, tx_offset, ORDERS, ITEMS, ORDERS)
+                if len(set(checked)) >= 10 or any(other.done() for other in others):
+                    break
+            done.set()
+            for other in others:
+                other.result()
+        log.close()
 
     def test_a_refused_append_changes_nothing(self, log: ChangeLog) -> None:
         rows = append_transaction(log, 10, ORDERS)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from penstock.errors import PenstockError
@@ -15,6 +16,7 @@ from penstock.log_offset import BEFORE_ALL, LAST_BEFORE_REAL, LogOffset
 from penstock.shapes.change_log import ChangeLog
 from penstock.shapes.change_log_errors import ChangeLogBroken, ChangeLogTrimmed, SegmentUnreadable
 from penstock.shapes.change_log_index import BatchSummary, Relation, SegmentIndex, SegmentRange, Span
+from penstock.shapes.change_log_reader import batches_in
 from penstock.shapes.change_log_runs import create_run
 from penstock.shapes.change_log_scan import scan_run
 from tests.change_log_rows import (
@@ -136,7 +138,7 @@ class TestPlans:
         index.seal()
         index.start_segment("two", 100)
 
-        (part,) = index.plan([ORDERS], BEFORE_ALL, None, boundary=txn(10))
+        (part,) = index.plan([ORDERS], LAST_BEFORE_REAL, None, boundary=txn(10))
         assert part.path == "one"
         assert index.trim(txn(10)) == ["one"]
 
@@ -210,15 +212,15 @@ class TestDamage:
             with pytest.raises(SegmentUnreadable, match=r"is damaged behind byte \d+"):
                 rows_of([replace(part, end=end)])
 
-    def test_zeros_where_a_batch_should_be(self, part: SegmentRange, log: ChangeLog) -> None:
+    def test_zeros_where_a_batch_should_be(self, part: SegmentRange) -> None:
         """Arrow takes zeros for the stream's end: less would be read, in silence."""
-        (until_the_first,) = log.read_plan(None, BEFORE_ALL, txn(10))
         content = Path(part.path).read_bytes()
-        start = until_the_first.start + 8
-        Path(part.path).write_bytes(content[:start] + bytes(len(content) - start))
-
-        with pytest.raises(SegmentUnreadable):
-            rows_of([part])
+        ends = [placed.end for placed in batches_in(pa.py_buffer(content[part.start : part.end]))]
+        for end in (0, *ends[:-1]):
+            kept = content[: part.start + end]
+            Path(part.path).write_bytes(kept + bytes(len(content) - len(kept)))
+            with pytest.raises(SegmentUnreadable, match=f"ends at byte {len(kept)}, before {part.end}"):
+                rows_of([part])
 
     def test_no_damage_ends_the_process(self, part: SegmentRange) -> None:
         content = Path(part.path).read_bytes()

@@ -175,7 +175,10 @@ class Collector:
         return frozenset(relation for relation, tables in self._routes.items() if table in tables)
 
     def holds(self, shape: str, offset: LogOffset) -> None:
-        """The shape's table was read, and holds everything up to here."""
+        """The shape's table was read and holds everything up to here, or a snapshot begins that will.
+
+        The latter as soon as its cut is known: should it fail, the next one has a later cut.
+        """
         held = self._held[shape]
         self._held[shape] = offset if held is None else max(held, offset)
 
@@ -217,7 +220,7 @@ class Collector:
         tables = self._followers.keys() & {relation, *found.ancestors}
         self._routes[relation] = frozenset(tables)
         parents = sorted(tables - {relation}) if found.attached else []
-        return self._again({table: f"{relation} was attached, with what it held" for table in parents})
+        return self._again(dict.fromkeys(parents, f"{relation} was attached, with what it held"))
 
     def check(self, trees: Iterable[Tree]) -> list[SnapshotAgain]:
         """The followed tables as the catalog has them now, without those that it no longer has."""

@@ -1,0 +1,391 @@
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from penstock.capture.transaction_builder import TransactionBuilder
+from penstock.errors import ProtocolViolation
+from penstock.log_offset import OP_INFINITY, LogOffset
+from penstock.lsn import format_lsn
+from penstock.shapes.change_log_index import Relation
+from penstock.shapes.collector import (
+    Append,
+    Collected,
+    Collector,
+    Committed,
+    Found,
+    Member,
+    Silence,
+    Step,
+    Tree,
+)
+from penstock.shapes.registry import SnapshotAgain
+
+ORDERS = Relation("public", "orders")
+EVENTS = Relation("public", "events")
+MAY = Relation("public", "events_may")
+JUNE = Relation("public", "events_june")
+OTHER = Relation("public", "other")
+
+SHAPES = {"open_orders": ORDERS, "all_orders": ORDERS, "events": EVENTS}
+
+
+def member(relation: Relation, oid: int, *, attached: bool = False) -> Member:
+    return Member(relation, oid, filenode=oid, layout="a", attached=attached)
+
+
+ORDERS_TREE = Tree(member(ORDERS, 1))
+EVENTS_TREE = Tree(member(EVENTS, 2), (member(MAY, 3),), is_partitioned=True)
+TREES = (ORDERS_TREE, EVENTS_TREE)
+
+
+def collector(
+    shapes: Mapping[str, Relation] = SHAPES,
+    trees: Sequence[Tree] = TREES,
+    held: Mapping[str, LogOffset] | None = None,
+) -> Collector:
+    builder = TransactionBuilder(confirmed_lsn=10)
+    return Collector(builder=builder, shapes=shapes, trees=trees, held=held or {})
+
+
+def xlogdata(payload: bytes, wal_start: int = 0) -> bytes:
+    return struct.pack("!cqqq", b"w", wal_start, wal_start, 77) + payload
+
+
+def keepalive(wal_end: int, *, reply: bool = False) -> bytes:
+    return struct.pack("!cqqB", b"k", wal_end, 77, reply)
+
+
+def boundary(action: str, commit_lsn: int) -> bytes:
+    lsn, end = format_lsn(commit_lsn), format_lsn(commit_lsn + 5)
+    return xlogdata(f'{{"action":"{action}","lsn":"{lsn}","nextlsn":"{end}"}}'.encode())
+
+
+def payload(relation: Relation, action: str = "I") -> bytes:
+    return f'{{"action":"{action}","schema":"{relation.schema}","table":"{relation.table}"}}'.encode()
+
+
+def change(relation: Relation, action: str = "I", wal_start: int = 0) -> bytes:
+    return xlogdata(payload(relation, action), wal_start)
+
+
+def transaction(commit_lsn: int, *changes: bytes) -> list[bytes]:
+    return [boundary("B", commit_lsn), *changes, boundary("C", commit_lsn)]
+
+
+def take(some: Collector, frames: Sequence[bytes], start: int = 0, *, pause: bool = False) -> Collected:
+    return some.take([memoryview(frame) for frame in frames], start, pause=pause)
+
+
+def steps_of(some: Collector, *frames: bytes) -> list[Step]:
+    taken = take(some, frames)
+    assert (taken.next_frame, taken.unknown) == (len(frames), None)
+    return taken.steps
+
+
+def committed(commit_lsn: int, last_op: int, *touched: str) -> Committed:
+    return Committed(LogOffset(commit_lsn, last_op), commit_lsn + 5, frozenset(touched))
+
+
+def again(steps: Sequence[Step]) -> dict[str, str]:
+    return {step.shape: step.reason for step in steps if isinstance(step, SnapshotAgain)}
+
+
+def test_followed_changes_are_appended_and_touch_their_shapes() -> None:
+    some = collector()
+    some.learn(OTHER, Found())
+
+    steps = steps_of(some, *transaction(100, change(ORDERS), change(OTHER), change(ORDERS, "D")))
+
+    assert steps == [
+        Append(ORDERS, 100, 0, payload(ORDERS)),
+        Append(ORDERS, 100, 4, payload(ORDERS, "D")),
+        committed(100, 4, "open_orders", "all_orders"),
+    ]
+
+
+def test_a_partition_counts_as_its_root_and_is_logged_under_its_own_name() -> None:
+    some = collector()
+    steps = steps_of(some, *transaction(100, change(MAY)))
+    assert steps == [Append(MAY, 100, 0, payload(MAY)), committed(100, 0, "events")]
+    assert some.relations_of(EVENTS) == {EVENTS, MAY}
+    assert some.relations_of(ORDERS) == {ORDERS}
+
+
+def test_a_shape_of_a_partition_and_one_of_its_root_see_the_same_change() -> None:
+    some = collector({"may": MAY, "events": EVENTS}, [EVENTS_TREE, Tree(member(MAY, 3))])
+    assert steps_of(some, *transaction(100, change(MAY)))[-1] == committed(100, 0, "may", "events")
+
+
+@pytest.mark.parametrize("frames", [transaction(100), transaction(100, change(OTHER), change(OTHER))])
+def test_an_untouched_transaction_is_a_commit_and_nothing_else(frames: list[bytes]) -> None:
+    some = collector()
+    some.learn(OTHER, Found())
+    assert steps_of(some, *frames) == [committed(100, max(0, 2 * (len(frames) - 3)))]
+
+
+def test_an_unknown_relation_is_asked_for_before_its_transaction_is_judged() -> None:
+    some = collector()
+    frames = transaction(100, change(ORDERS), change(JUNE))
+
+    taken = take(some, frames)
+    assert taken == ([Append(ORDERS, 100, 0, payload(ORDERS))], 2, JUNE)
+    assert some.in_transaction
+    assert take(some, frames, 2) == ([], 2, JUNE), "without an answer it blocks"
+    assert some.learn(JUNE, Found((EVENTS,))) == []
+    assert take(some, frames, 2).steps == [
+        Append(JUNE, 100, 2, payload(JUNE)),
+        committed(100, 2, "open_orders", "all_orders", "events"),
+    ]
+    assert some.relations_of(EVENTS) == {EVENTS, MAY, JUNE}
+
+
+def test_a_sub_partition_is_found_through_all_its_ancestors() -> None:
+    some = collector()
+    take(some, [boundary("B", 100)])
+    some.learn(JUNE, Found((Relation("public", "events_2026"), EVENTS)))
+    assert steps_of(some, change(JUNE), boundary("C", 100))[-1] == committed(100, 0, "events")
+
+
+def test_a_relation_that_is_gone_may_have_been_a_partition() -> None:
+    some = collector()
+    take(some, [boundary("B", 100), change(JUNE)])
+    assert again(some.learn(JUNE, None)).keys() == {"events"}
+    assert steps_of(some, change(JUNE), boundary("C", 100)) == [committed(100, 0)]
+
+
+def test_a_relation_that_is_gone_means_nothing_to_tables_without_partitions() -> None:
+    some = collector({"orders": ORDERS}, [ORDERS_TREE])
+    take(some, [boundary("B", 100), change(JUNE)])
+    assert some.learn(JUNE, None) == []
+
+
+def test_an_attached_table_brings_rows_along() -> None:
+    some = collector()
+    take(some, [boundary("B", 100), change(JUNE)])
+    assert (
+        "public.events_june was attached"
+        in again(some.learn(JUNE, Found((EVENTS,), attached=True)))["events"]
+    )
+    tree = EVENTS_TREE._replace(partitions=(member(MAY, 3), member(JUNE, 4, attached=True)))
+    assert some.check([ORDERS_TREE, tree]) == [], "it is said once"
+
+
+def test_an_attached_table_says_nothing_about_shapes_of_its_own() -> None:
+    some = collector({"may": MAY}, [Tree(member(MAY, 3))])
+    assert some.learn(MAY, Found((EVENTS,), attached=True)) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ([(MAY, 50)], "public.events_may, a partition of public.events, was truncated alone"),
+        ([(EVENTS, 50), (MAY, 50)], None),
+        ([(MAY, 50), (EVENTS, 50)], None),
+        ([(EVENTS, 50), (MAY, 50), (MAY, 60)], "public.events_may"),
+        ([(MAY, 40), (EVENTS, 50), (MAY, 50)], None),
+        ([(ORDERS, 50)], None),
+    ],
+)
+def test_truncate_of_a_partition(changes: list[tuple[Relation, int]], reason: str | None) -> None:
+    some = collector()
+    frames = [change(relation, "T", lsn) for relation, lsn in changes]
+    steps = steps_of(some, *transaction(100, *frames))
+    assert [step.relation for step in steps if isinstance(step, Append)] == [name for name, _ in changes]
+    assert isinstance(steps[-1], Committed), "what stops a shape comes before the commit"
+    assert again(steps).keys() == ({"events"} if reason else set())
+    assert (reason or "") in "".join(again(steps).values())
+    assert again(steps_of(some, *transaction(200, change(MAY)))) == {}, "the next one starts clean"
+
+
+def test_a_transaction_is_skipped_for_tables_that_hold_it_and_no_others() -> None:
+    some = collector(held={"open_orders": LogOffset(200, OP_INFINITY), "events": LogOffset(99, OP_INFINITY)})
+    frames = [frame for lsn in (100, 200, 300) for frame in transaction(lsn, change(ORDERS), change(MAY))]
+    commits = [step for step in steps_of(some, *frames) if isinstance(step, Committed)]
+    assert commits == [
+        committed(100, 2, "all_orders", "events"),
+        committed(200, 2, "all_orders", "events"),
+        committed(300, 2, "all_orders", "open_orders", "events"),
+    ]
+
+
+def test_what_every_table_holds_is_neither_appended_nor_looked_up() -> None:
+    held = dict.fromkeys(SHAPES, LogOffset(100, OP_INFINITY))
+    some = collector(held=held)
+    frames = transaction(100, change(ORDERS), change(JUNE), change(MAY, "T"), xlogdata(b"unreadable"))
+    assert steps_of(some, *frames) == [committed(100, 6)]
+
+
+def test_a_table_in_mid_transaction_still_needs_it() -> None:
+    some = collector(held={"events": LogOffset(100, 0)})
+    assert steps_of(some, *transaction(100, change(MAY)))[-1] == committed(100, 0, "events")
+
+
+def test_what_a_table_holds_only_grows() -> None:
+    some = collector()
+    some.holds("events", LogOffset(199, OP_INFINITY))
+    some.holds("events", LogOffset(50, OP_INFINITY))
+    assert steps_of(some, *transaction(100, change(MAY))) == [committed(100, 0)]
+    assert steps_of(some, *transaction(200, change(MAY)))[-1] == committed(200, 0, "events")
+
+
+def test_a_keepalive_counts_between_transactions_only() -> None:
+    some = collector()
+    frames = [
+        keepalive(50),
+        keepalive(50),
+        boundary("B", 100),
+        keepalive(100, reply=True),
+        boundary("C", 100),
+    ]
+    assert steps_of(some, *frames, keepalive(104), keepalive(300)) == [
+        Silence(50),
+        committed(100, 0),
+        Silence(300),
+    ]
+    assert (some.reply_requested, some.received_lsn, some.server_time_us) == (True, 300, 77)
+
+
+def test_pausing_waits_for_the_end_of_the_transaction() -> None:
+    some = collector()
+    frames = [*transaction(100, change(ORDERS), change(ORDERS)), *transaction(200, change(ORDERS))]
+    assert take(some, frames, pause=True) == ([], 0, None)
+    take(some, frames[:2])
+    assert take(some, frames, 2, pause=True).next_frame == 4
+    assert not some.in_transaction
+
+
+def test_messages_are_not_changes() -> None:
+    some = collector()
+    message = xlogdata(b'{"action":"M","transactional":false,"prefix":"p","content":"c"}')
+    assert steps_of(some, message, *transaction(100, message, change(ORDERS)))[0] == Append(
+        ORDERS, 100, 0, payload(ORDERS)
+    )
+
+
+def test_names_are_read_exactly() -> None:
+    odd = Relation('we"ird', 'a\\b,"table":"x')
+    some = collector({"odd": odd}, [Tree(member(odd, 9))])
+    text = rb'{"action":"I","lsn":"0/1","schema":"we\"ird","table":"a\\b,\"table\":\"x","columns":[]}'
+    assert steps_of(some, *transaction(100, xlogdata(text)))[0] == Append(odd, 100, 0, text)
+
+
+def test_a_followed_change_that_can_not_be_read_is_its_readers_affair() -> None:
+    some = collector()
+    broken = b'{"action":"I","schema":"public","table":"orders","columns":[{"name":"a","type":""odd""}]}'
+    steps = steps_of(some, *transaction(100, xlogdata(broken)))
+    assert steps == [Append(ORDERS, 100, 0, broken), committed(100, 0, "open_orders", "all_orders")]
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [boundary("B", 100), xlogdata(b"what is this", 50)],
+        [change(ORDERS)],
+        [boundary("B", 100), boundary("B", 200)],
+        [boundary("B", 100), boundary("C", 200)],
+        [xlogdata(b'{"action":"B"}')],
+        [xlogdata(b'{"action":"B","lsn":"x"}')],
+        [b"?"],
+    ],
+)
+def test_what_can_not_be_placed_ends_the_stream(frames: list[bytes]) -> None:
+    with pytest.raises(ProtocolViolation):
+        take(collector(), frames)
+
+
+def test_every_followed_table_needs_a_tree() -> None:
+    with pytest.raises(ValueError, match=r"public\.events"):
+        collector(trees=[ORDERS_TREE])
+
+
+ORDERS_NOW = ORDERS_TREE.table
+MAY_NOW = EVENTS_TREE.partitions[0]
+
+
+@pytest.mark.parametrize(
+    ("trees", "shapes", "reason"),
+    [
+        (TREES, set(), ""),
+        ([EVENTS_TREE], {"open_orders", "all_orders"}, "public.orders was dropped or renamed"),
+        ([Tree(member(ORDERS, 8)), EVENTS_TREE], {"open_orders", "all_orders"}, "has taken the name"),
+        ([ORDERS_TREE, EVENTS_TREE._replace(partitions=())], {"events"}, "was detached or dropped"),
+        (
+            [ORDERS_TREE, EVENTS_TREE._replace(partitions=(MAY_NOW._replace(relation=JUNE),))],
+            {"events"},
+            "was renamed to public.events_june",
+        ),
+        (
+            [Tree(ORDERS_NOW._replace(filenode=77, layout="b")), EVENTS_TREE],
+            {"open_orders", "all_orders"},
+            "public.orders was rewritten",
+        ),
+        ([Tree(ORDERS_NOW._replace(filenode=77)), EVENTS_TREE], set(), "TRUNCATE, VACUUM FULL"),
+        ([Tree(ORDERS_NOW._replace(layout="b")), EVENTS_TREE], set(), "ADD COLUMN"),
+        (
+            [ORDERS_TREE, EVENTS_TREE._replace(partitions=(MAY_NOW, member(JUNE, 4)))],
+            set(),
+            "a new partition begins empty",
+        ),
+        (
+            [ORDERS_TREE, EVENTS_TREE._replace(partitions=(MAY_NOW, member(JUNE, 4, attached=True)))],
+            {"events"},
+            "public.events_june was attached to public.events",
+        ),
+        (
+            [ORDERS_TREE, EVENTS_TREE._replace(partitions=(MAY_NOW, member(OTHER, 5)))],
+            {"events"},
+            "changes of it were passed over",
+        ),
+    ],
+)
+def test_what_only_the_catalog_tells(trees: Sequence[Tree], shapes: set[str], reason: str) -> None:
+    some = collector()
+    some.learn(OTHER, Found())
+    found = again(some.check(trees))
+    assert found.keys() == shapes
+    assert all(reason in words for words in found.values()), found
+    assert some.check(trees) == [], "it is said once"
+
+
+def test_a_table_that_comes_back_as_another_is_said_again() -> None:
+    some = collector()
+    some.check([EVENTS_TREE])
+    assert again(some.check([Tree(member(ORDERS, 8)), EVENTS_TREE])).keys() == {"open_orders", "all_orders"}
+
+
+def test_a_new_partition_is_followed_after_a_check() -> None:
+    some = collector()
+    some.learn(JUNE, Found())
+    some.check([ORDERS_TREE, EVENTS_TREE._replace(partitions=(MAY_NOW, member(JUNE, 4)))])
+    assert steps_of(some, *transaction(100, change(JUNE)))[-1] == committed(100, 0, "events")
+
+
+def test_a_partition_that_left_is_looked_up_again() -> None:
+    some = collector()
+    some.check([ORDERS_TREE, EVENTS_TREE._replace(partitions=())])
+    assert take(some, transaction(100, change(MAY))).unknown == MAY
+    assert some.relations_of(EVENTS) == {EVENTS}
+
+
+def test_trees_read_before_a_look_up_take_nothing_away() -> None:
+    """Changes of the new partition are in the log: whoever reads it must go on asking for them."""
+    some = collector()
+    take(some, [boundary("B", 100), change(JUNE)])
+    some.learn(JUNE, Found((EVENTS,)))
+    steps_of(some, change(JUNE), boundary("C", 100))
+    assert some.check(TREES) == []
+    assert some.relations_of(EVENTS) == {EVENTS, MAY, JUNE}
+
+
+def test_a_check_in_mid_transaction_counts_from_there_on() -> None:
+    some = collector()
+    some.learn(JUNE, Found())
+    steps_of(some, boundary("B", 100), change(JUNE))
+    some.check([ORDERS_TREE, EVENTS_TREE._replace(partitions=(MAY_NOW, member(JUNE, 4)))])
+    assert steps_of(some, change(JUNE), boundary("C", 100)) == [
+        Append(JUNE, 100, 2, payload(JUNE)),
+        committed(100, 2, "events"),
+    ]
