@@ -24,7 +24,7 @@ def test_a_chain_leads_to_the_table_row_of_its_first_key() -> None:
     found = find_sources([*moved(1, "k1", "k2"), *moved(2, "k2", "k3"), *moved(3, "k3", "k4")], ("a", "b"))
 
     first = Source(at(1, 1), in_table=True)
-    assert found == dict.fromkeys((at(1, 1), at(2, 1), at(3, 1)), {"a": first, "b": first})
+    assert found == {at(tx, 1): {"a": first, "b": first} for tx in (1, 2, 3)}
 
 
 def test_each_column_stands_in_the_last_change_that_carries_it() -> None:

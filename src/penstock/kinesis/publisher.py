@@ -86,13 +86,13 @@ class KinesisPublisher:
                     raise self._failure
                 now = time.monotonic()
                 self._refill(now)
-                while request := self._plan.next_request(now):
+                outage = self._is_outage(now)
+                while not outage and (request := self._plan.next_request(now)):
                     self._dispatch(request, now)
                 if abandoned := self._plan.take_abandoned():
                     self._queue.tasks_done(abandoned)
-                self._check_outage(now)
                 self._note_drained()
-                await self._sleep(now)
+                await self._sleep(now, outage=outage)
 
     async def drained(self) -> None:
         """Wait until everything that can be sent has been accepted."""
@@ -211,25 +211,32 @@ class KinesisPublisher:
         for callback in self._on_marked:
             callback()
 
-    def _check_outage(self, now: float) -> None:
+    def _is_outage(self, now: float) -> bool:
+        """Whether nothing was accepted for too long; raises once no request is under way any more.
+
+        The lock is given up only then: a request that is carried out late must not meet another leader's.
+        """
         if not self._plan.is_active:
             self._progress_at = now
-        elif now - self._progress_at >= self._outage_limit_s:
+        if now - self._progress_at < self._outage_limit_s:
+            return False
+        if not self._requests:
             raise SinkOutage(
                 f"Kinesis accepted nothing for {now - self._progress_at:.0f} s;"
                 " the slot is given up until it answers"
             )
+        return True
 
     def _note_drained(self) -> None:
         if not self._plan.is_active and not self._queue.qsize():
             self._drained.set()
 
-    async def _sleep(self, now: float) -> None:
+    async def _sleep(self, now: float, *, outage: bool) -> None:
         wake_at = self._plan.wake_at()
         if self._plan.is_active:
             outage_at = self._progress_at + self._outage_limit_s
             wake_at = outage_at if wake_at is None else min(wake_at, outage_at)
-        if wake_at is None:
+        if wake_at is None or outage:
             await self._wake.wait()
             return
         timer = asyncio.get_running_loop().call_later(max(0.0, wake_at - now), self._wake.set)

@@ -26,6 +26,7 @@ from penstock.spark.jars import cache_directory, jar_paths
 
 LOCAL: Final = "local"
 _LOCAL_PARTITIONS: Final = 4
+_FILE_BYTES: Final = 32 << 20
 _START: Final = threading.Lock()
 # Java says this of a module that Spark asks for, in a tone that worries people.
 _JAVA_CHATTER: Final = b"Using incubator modules"
@@ -87,17 +88,21 @@ def session_conf(master: str, app_name: str, jars: list[Path]) -> dict[str, str]
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.ansi.enabled": "true",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # A flush rewrites each file that holds one of its keys: better many small ones.
+        "spark.databricks.delta.optimize.maxFileSize": str(_FILE_BYTES),
+        "spark.databricks.delta.optimize.minFileSize": str(_FILE_BYTES // 2),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_log_settings()}",
         "spark.driver.memory": "2g",
     }
     if master == LOCAL or master.startswith(f"{LOCAL}["):
-        # On one machine a task costs more than the rows in it, and Delta's own tasks (50 to read a table's
-        # log) even more so.
+        # On one machine a task or job costs more than the rows in it. Adaptive execution makes a job of each
+        # stage: a MERGE has 6 without and 12 with it, and took twice as long.
         conf |= {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
+            "spark.sql.adaptive.enabled": "false",
             "spark.default.parallelism": str(_LOCAL_PARTITIONS),
             "spark.sql.shuffle.partitions": str(_LOCAL_PARTITIONS),
             "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(_LOCAL_PARTITIONS),

@@ -38,6 +38,8 @@ PROPERTIES: Final = MappingProxyType(
         "delta.deletedFileRetentionDuration": "interval 1 days",
     }
 )
+# A flush reads and rewrites each file that may hold one of its keys.
+_FILE_ROWS: Final = 50_000
 _APP_ID: Final = "spark.databricks.delta.write.txnAppId"
 _VERSION: Final = "spark.databricks.delta.write.txnVersion"
 
@@ -129,9 +131,12 @@ class ShapeTable:
         at = self.read_offset()
         if at is not None and at >= version:
             raise OffsetRefused(f"{self._path} is at offset {at}: a snapshot at {version} would be skipped")
-        writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
-        with self._committing(version):
-            writer.options(**PROPERTIES).save(self._path)
+        writer = rows.write.format("delta").mode("overwrite").options(**PROPERTIES)
+        writer = writer.option("overwriteSchema", "true").option("maxRecordsPerFile", _FILE_ROWS)
+        # A writer goes by its DataFrame's session, which need not be ours; so the commit is named here.
+        writer = writer.option("txnAppId", self._app_id).option("txnVersion", version)
+        with self._explaining_conflicts():
+            writer.save(self._path)
         return self._read_back(version)
 
     def add_columns(self, columns: StructType) -> None:

@@ -1,0 +1,284 @@
+"""FlushPlan: which shapes should be flushed or snapshotted now."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from penstock.log_offset import LogOffset
+
+
+class Job(Enum):
+    """What can run for a shape."""
+
+    FLUSH = "flush"
+    SNAPSHOT = "snapshot"
+
+
+class ShapeState(Enum):
+    """Where a shape is. None of these survives a restart: tables and the registry say where to go on."""
+
+    IDLE = "idle"
+    """Nothing is new, or its interval has not passed. Set by `finished`; nobody waits."""
+    WAITING = "waiting"
+    """It is due. Set by time, `sent`, `make_room` or `snapshot`; waits for a place in the pool."""
+    FLUSHING = "flushing"
+    """Set by `start`; the pool waits for `finished` or `failed`."""
+    SNAPSHOTTING = "snapshotting"
+    """Set by `start`; its flushes wait for `finished`. That a snapshot is due is in the registry too."""
+    BACKING_OFF = "backing off"
+    """Set by `failed`; waits for the time of its next attempt, and nobody else waits for it."""
+
+
+class FlushLimits(NamedTuple):
+    """The sizes and times of a FlushPlan."""
+
+    flushes: int = 4
+    """How many flushes may run at once."""
+    snapshots: int = 1
+    """How many snapshots may run at once, beside the flushes: they may take hours."""
+    pending_bytes: int = 64 * 2**20
+    """A shape with this much to flush doesn't wait for its interval."""
+    first_backoff_s: float = 0.5
+    longest_backoff_s: float = 60.0
+
+
+class Start(NamedTuple):
+    """A job that is to begin now."""
+
+    shape: str
+    job: Job
+
+
+class ShapeStatus(NamedTuple):
+    """A line for people."""
+
+    shape: str
+    state: ShapeState
+    offset: LogOffset
+    """What its table holds."""
+    pending_bytes: int
+    error: str | None
+    """The sentence of its last attempt, if that failed."""
+
+
+class StalledShape(NamedTuple):
+    """A shape that has something to do and makes no progress."""
+
+    shape: str
+    age_s: float
+    offset: LogOffset
+    error: str | None
+
+
+@dataclass(slots=True)
+class _Plan:
+    """One shape."""
+
+    interval_s: float
+    flushed: LogOffset
+    newest: LogOffset
+    """The last transaction that touched it."""
+    moved_at: float
+    pending_bytes: int = 0
+    pending_since: float = math.inf
+    """When the oldest transaction came that it has not flushed; infinity if there is none."""
+    hurried_since: float = math.inf
+    """Since when it need not wait for its interval."""
+    snapshot_since: float = math.inf
+    """When the snapshot was asked for that has not begun."""
+    began_at: float = -math.inf
+    running: Job | None = None
+    taken_offset: LogOffset | None = None
+    taken_bytes: int = 0
+    """What was pending when the running job began."""
+    later_since: float = math.inf
+    """When the first transaction came after that."""
+    failures: int = 0
+    retry_at: float = -math.inf
+    error: str | None = None
+
+    @property
+    def job(self) -> Job:
+        return Job.FLUSH if self.snapshot_since == math.inf else Job.SNAPSHOT
+
+    @property
+    def due_at(self) -> float:
+        """When the next job is or was due; infinity if there is nothing to do."""
+        if self.job is Job.SNAPSHOT:
+            due_at = self.snapshot_since
+        else:
+            due_at = min(max(self.pending_since, self.began_at + self.interval_s), self.hurried_since)
+        return max(due_at, self.retry_at)
+
+    def state(self, now: float) -> ShapeState:
+        if self.running is not None:
+            return ShapeState.FLUSHING if self.running is Job.FLUSH else ShapeState.SNAPSHOTTING
+        if self.due_at <= now:
+            return ShapeState.WAITING
+        return ShapeState.BACKING_OFF if self.retry_at > now else ShapeState.IDLE
+
+
+class FlushPlan:
+    """Decides what starts when, and remembers how it went. Time is an argument, monotonic.
+
+    The problem. Each shape has its own pace, a flush costs a Spark job, and a cluster takes only some at
+    once. One that fails must not hold the others, and one that is busy must not starve them.
+
+    Rules.
+    1. A shape with something new is due when its interval has passed since its last flush *began*, when
+       `pending_bytes` are reached, or when the log must make room. After a silence that is at once.
+    2. A shape with nothing new is never due: it costs no job and no commit.
+    3. `start` gives places to those that are due in the order in which they became due: nobody is
+       overtaken by one that became due later. Flushes and snapshots have places of their own.
+    4. A shape has one job at a time. While its snapshot is due, it isn't flushed.
+    5. `finished` takes the offset that was read back from the table. What came after the job began stays
+       pending, and all of it if the table fell short of what was pending then.
+    6. `failed` puts the shape off for a time that doubles with each failure in a row, up to a bound. Nothing
+       shortens it, a log that must make room neither. Success forgets it.
+    7. A snapshot that is asked for while one runs is taken after it: the running one may be too early.
+    8. A shape that was removed is forgotten; a late note about it does nothing.
+    9. A shape is stalled when it has had something to do, without moving, for a given time. A snapshot moves
+       only at its end, so it counts as stalled only after a failure.
+    """
+
+    def __init__(self, limits: FlushLimits | None = None) -> None:
+        self._limits = limits or FlushLimits()
+        self._plans: dict[str, _Plan] = {}
+
+    def add(self, shape: str, *, interval_s: float, held: LogOffset, now: float) -> None:
+        """A shape counts from now on; `held` is what its table holds."""
+        if shape in self._plans:
+            raise ValueError(f"shape {shape} is in the plan already")
+        self._plans[shape] = _Plan(interval_s, flushed=held, newest=held, moved_at=now)
+
+    def remove(self, shape: str) -> None:
+        """A shape no longer counts."""
+        self._plans.pop(shape, None)
+
+    def sent(self, shape: str, last: LogOffset, size_bytes: int, now: float) -> None:
+        """A transaction that touches the shape is in the log."""
+        plan = self._plans[shape]
+        plan.newest = max(plan.newest, last)
+        plan.pending_bytes += size_bytes
+        plan.pending_since = min(plan.pending_since, now)
+        if plan.running is not None:
+            plan.later_since = min(plan.later_since, now)
+        elif plan.pending_bytes >= self._limits.pending_bytes:
+            plan.hurried_since = min(plan.hurried_since, now)
+
+    def snapshot(self, shape: str, now: float) -> None:
+        """The shape's table is to be made, for the first time or anew."""
+        plan = self._plans[shape]
+        plan.snapshot_since = min(plan.snapshot_since, now)
+
+    def make_room(self, now: float) -> None:
+        """The log is full: who has something to flush need not wait for its interval."""
+        for plan in self._plans.values():
+            if plan.pending_since < math.inf and plan.running is None:
+                plan.hurried_since = min(plan.hurried_since, now)
+
+    def start(self, now: float) -> list[Start]:
+        """What is to begin now; it counts as running from here on."""
+        running = [plan.running for plan in self._plans.values()]
+        places = {
+            Job.FLUSH: self._limits.flushes - running.count(Job.FLUSH),
+            Job.SNAPSHOT: self._limits.snapshots - running.count(Job.SNAPSHOT),
+        }
+        due = sorted(
+            (plan.due_at, plan.began_at, shape)
+            for shape, plan in self._plans.items()
+            if plan.running is None and plan.due_at <= now
+        )
+        starts = []
+        for _, _, shape in due:
+            job = self._plans[shape].job
+            if places[job] > 0:
+                places[job] -= 1
+                self._begin(self._plans[shape], job, now)
+                starts.append(Start(shape, job))
+        return starts
+
+    def next_at(self, now: float) -> float | None:
+        """When `start` should be called next, if nothing else happens; None: no time is known."""
+        later = [
+            plan.due_at
+            for plan in self._plans.values()
+            if plan.running is None and now < plan.due_at < math.inf
+        ]
+        return min(later, default=None)
+
+    def finished(self, shape: str, offset: LogOffset, now: float) -> None:
+        """A job is done, and the table holds everything up to `offset`."""
+        plan = self._ended(shape)
+        if plan is None:
+            return
+        took_all = plan.taken_offset is not None and offset >= plan.taken_offset
+        if offset > plan.flushed:
+            plan.flushed = offset
+            plan.moved_at = now
+        if took_all:
+            plan.pending_bytes -= plan.taken_bytes
+            plan.pending_since = plan.later_since
+        if offset >= plan.newest:
+            plan.pending_bytes = 0
+            plan.pending_since = math.inf
+        # One that fell short waits for its interval: the log may not have more on disk yet.
+        is_full = took_all and plan.pending_bytes >= self._limits.pending_bytes
+        plan.hurried_since = now if is_full else math.inf
+        plan.failures = 0
+        plan.retry_at = -math.inf
+        plan.error = None
+
+    def failed(self, shape: str, sentence: str, now: float) -> None:
+        """A job failed; `sentence` is for the operator."""
+        plan = self._plans.get(shape)
+        if plan is not None and plan.running is Job.SNAPSHOT:
+            plan.snapshot_since = min(plan.snapshot_since, plan.began_at)
+        plan = self._ended(shape)
+        if plan is None:
+            return
+        limits = self._limits
+        # The exponent is bounded, or a long outage would overflow the float.
+        backoff_s = limits.first_backoff_s * 2.0 ** min(plan.failures, 50)
+        plan.failures += 1
+        plan.retry_at = now + min(backoff_s, limits.longest_backoff_s)
+        plan.error = sentence
+
+    def status(self, now: float) -> list[ShapeStatus]:
+        """Every shape, in the order in which they were added."""
+        return [
+            ShapeStatus(shape, plan.state(now), plan.flushed, plan.pending_bytes, plan.error)
+            for shape, plan in self._plans.items()
+        ]
+
+    def stalled(self, now: float, after_s: float) -> list[StalledShape]:
+        """Shapes that have not moved for `after_s` and should have, the longest first."""
+        found = []
+        for shape, plan in self._plans.items():
+            is_snapshot = plan.running is Job.SNAPSHOT or plan.job is Job.SNAPSHOT
+            since = min(plan.pending_since, plan.began_at if plan.running else plan.snapshot_since)
+            age_s = now - max(since, plan.moved_at)
+            if age_s >= after_s and (plan.failures or not is_snapshot):
+                found.append(StalledShape(shape, age_s, plan.flushed, plan.error))
+        return sorted(found, key=lambda stalled: -stalled.age_s)
+
+    def _begin(self, plan: _Plan, job: Job, now: float) -> None:
+        plan.running = job
+        plan.began_at = now
+        plan.taken_offset = plan.newest
+        plan.taken_bytes = plan.pending_bytes
+        plan.later_since = math.inf
+        if job is Job.SNAPSHOT:
+            plan.snapshot_since = math.inf
+
+    def _ended(self, shape: str) -> _Plan | None:
+        plan = self._plans.get(shape)
+        if plan is None:
+            return None
+        if plan.running is None:
+            raise RuntimeError(f"shape {shape} has no job that could end")
+        plan.running = None
+        return plan

@@ -1,0 +1,220 @@
+"""KinesisPublisher with a sink in memory: what it asks before it sends, and what it does with answers."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import pytest
+
+from penstock.capture.ack import AckTracker
+from penstock.capture.event import ChangeEvent
+from penstock.capture.queue import InflightEventQueue
+from penstock.errors import LineStale, SinkOutage
+from penstock.kinesis.batcher import MicroBatcher
+from penstock.kinesis.outcome import Accepted, Answered, Failed, Refused, Result
+from penstock.kinesis.plan import PublishPlan
+from penstock.kinesis.publisher import KinesisPublisher
+from penstock.kinesis.undeliverable import UndeliverablePolicy
+from penstock.ops.health import Health
+from penstock.ops.metrics import CaptureMetrics
+from penstock.postgres.freshness import Freshness
+
+OUT_OF_REACH = Failed("ConnectTimeout", "no answer", stream_fault=False)
+DENIED = Failed("AccessDeniedException", "no right", stream_fault=True)
+
+
+class Sink:
+    """Takes requests in memory; `answer` decides what becomes of each."""
+
+    def __init__(self, answer: Callable[[Sequence[ChangeEvent]], Result]) -> None:
+        self._answer = answer
+        self.requests: list[list[int]] = []
+
+    def put_records(self, events: Sequence[ChangeEvent]) -> Result:
+        self.requests.append([event.ack_id for event in events])
+        return self._answer(events)
+
+    def probe(self) -> Failed | None:
+        return None
+
+    def close(self) -> None:
+        pass
+
+
+class MemoryStore:
+    def __init__(self) -> None:
+        self.stored: dict[str, bytes] = {}
+
+    def store(self, name: str, payload: bytes) -> str:
+        self.stored[name] = payload
+        return f"memory:{name}"
+
+
+class Parts(NamedTuple):
+    publisher: KinesisPublisher
+    queue: InflightEventQueue
+    tracker: AckTracker
+    health: Health
+
+    async def put(self, *keys: str) -> list[int]:
+        events = [self.event(key) for key in keys]
+        await self.queue.put_many(events)
+        return [event.ack_id for event in events]
+
+    def event(self, key: str) -> ChangeEvent:
+        number = self.tracker.register(self.tracker.last_registered_lsn + 1)
+        return ChangeEvent(number, b"{}", key, 10, number, 0, time.monotonic())
+
+
+def parts(
+    sink: Sink, *, vouched_s_ago: float = 0.0, outage_limit_s: float = 60.0, store: MemoryStore | None = None
+) -> Parts:
+    queue, tracker, health = InflightEventQueue(max_messages=100, max_bytes=10_000), AckTracker(), Health()
+    metrics = CaptureMetrics()
+
+    def soon(attempt: int) -> float:
+        return 0.001
+
+    publisher = KinesisPublisher(
+        queue=queue,
+        tracker=tracker,
+        plan=PublishPlan(
+            batcher=MicroBatcher(max_records=10, max_bytes=10_000, max_delay_s=0.001),
+            max_requests=2,
+            backoff=soon,
+        ),
+        sink=sink,
+        undeliverable=UndeliverablePolicy(
+            store=store, slot="slot", health=health, metrics=metrics, backoff=soon
+        ),
+        freshness=Freshness(limit_s=5.0, now=time.monotonic() - vouched_s_ago),
+        health=health,
+        metrics=metrics,
+        max_requests=2,
+        outage_limit_s=outage_limit_s,
+    )
+    return Parts(publisher, queue, tracker, health)
+
+
+async def run_until(made: Parts, condition: Callable[[], bool]) -> None:
+    running = asyncio.create_task(made.publisher.run())
+    try:
+        async with asyncio.timeout(10):
+            while not condition() and not running.done():  # noqa: ASYNC110 - the condition has no event
+                await asyncio.sleep(0.001)
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+        await made.publisher.close()
+    if not running.cancelled():
+        running.result()
+
+
+async def test_what_is_accepted_is_marked_and_its_bytes_are_given_back() -> None:
+    made = parts(Sink(lambda events: Accepted()))
+    await made.put("a", "b", "a")
+
+    await run_until(made, lambda: made.tracker.pending_count == 0)
+
+    assert (made.tracker.frontier_lsn, made.queue.bytes_inflight) == (3, 0)
+
+
+async def test_nothing_is_sent_on_a_line_that_nobody_vouches_for() -> None:
+    sink = Sink(lambda events: Accepted())
+    made = parts(sink, vouched_s_ago=5.1)
+    await made.put("a")
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await run_until(made, lambda: False)
+
+    assert caught.group_contains(LineStale)
+    assert sink.requests == []
+
+
+async def test_a_failed_record_is_sent_again_and_later_ones_of_its_key_after_it() -> None:
+    answers = iter([Answered(["Throttled", None, None])])
+    sink = Sink(lambda events: next(answers, Accepted()))
+    made = parts(sink)
+    await made.put("a", "b", "a")
+
+    await run_until(made, lambda: made.tracker.pending_count == 0)
+
+    assert sink.requests == [[1, 2, 3], [1, 3]]
+
+
+async def test_a_refusing_stream_makes_it_unready_until_it_accepts() -> None:
+    answers = iter([DENIED, DENIED])
+    made = parts(Sink(lambda events: next(answers, Accepted())))
+    await made.put("a")
+    seen = []
+
+    def look() -> bool:
+        seen.append(tuple(made.health.readiness(0.0).reasons))
+        return made.tracker.pending_count == 0
+
+    await run_until(made, look)
+
+    assert any("AccessDeniedException" in reason for reasons in seen for reason in reasons)
+    assert not any("AccessDeniedException" in reason for reason in made.health.readiness(0.0).reasons)
+
+
+async def test_an_outage_gives_up_only_when_no_request_is_under_way() -> None:
+    released = threading.Event()
+    under_way = threading.Event()
+
+    def hang(events: Sequence[ChangeEvent]) -> Result:
+        under_way.set()
+        released.wait(5)
+        return OUT_OF_REACH
+
+    sink = Sink(hang)
+    made = parts(sink, outage_limit_s=0.05)
+    await made.put("a")
+    running = asyncio.create_task(made.publisher.run())
+    await asyncio.to_thread(under_way.wait, 5)
+
+    done, _ = await asyncio.wait([running], timeout=0.3)
+    assert not done, "the slot was given up with a request under way"
+    released.set()
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await asyncio.wait_for(running, 5)
+    assert caught.group_contains(SinkOutage)
+    assert len(sink.requests) == 1
+    await made.publisher.close()
+
+
+async def test_refused_records_are_quarantined_one_at_a_time() -> None:
+    """A service that refuses everything must not send every key to the quarantine."""
+    store = MemoryStore()
+
+    made = parts(Sink(lambda events: Refused("ValidationException", "no")), store=store)
+    await made.put("a", "b", "c", "d")
+
+    await run_until(made, lambda: "stream" in str(made.health.readiness(0.0).reasons))
+
+    assert len(store.stored) == 1
+    assert made.tracker.frontier_lsn == 0
+
+
+async def test_each_poison_record_is_quarantined_and_a_pointer_takes_its_place() -> None:
+    store = MemoryStore()
+    taken: list[bytes] = []
+
+    def refuse_poison(events: Sequence[ChangeEvent]) -> Result:
+        if any(event.partition_key.startswith("bad") and not event.is_pointer for event in events):
+            return Refused("ValidationException", "no")
+        taken.extend(event.payload for event in events)
+        return Accepted()
+
+    made = parts(Sink(refuse_poison), store=store)
+    await made.put("bad1", "good", "bad2", "bad1")
+
+    await run_until(made, lambda: made.tracker.pending_count == 0)
+
+    assert len(store.stored) == 3
+    assert sorted(payload[:13] for payload in taken) == [b'{"action":"Q"'] * 3 + [b"{}"]
