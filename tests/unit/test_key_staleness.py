@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from penstock.kinesis.partition_key import KeyColumns, Relation
+from penstock.postgres.wal2json import Value
 
 PK = b'[{"name":"id"}]'
+
+
+def values(names: list[str]) -> list[Value]:
+    return [Value(name, msgspec.Raw(b"1")) for name in names]
 
 
 def known(names: list[str], *, identity: tuple[str, ...] = ()) -> KeyColumns:
@@ -22,7 +28,7 @@ def known(names: list[str], *, identity: tuple[str, ...] = ()) -> KeyColumns:
     ],
 )
 def test_an_identity_with_the_key_fits(names: list[str], identity: list[str]) -> None:
-    assert known(names).fits(identity)
+    assert known(names).fits(values(identity))
 
 
 @pytest.mark.parametrize(
@@ -34,6 +40,6 @@ def test_an_identity_with_the_key_fits(names: list[str], identity: list[str]) ->
     ],
 )
 def test_an_identity_without_the_key_is_asked_for_once(names: list[str], identity: list[str]) -> None:
-    assert not known(names).fits(identity)
-    assert known(names, identity=tuple(identity)).fits(identity), "the catalog knew no better"
-    assert not known(names, identity=tuple(identity)).fits([*identity, "more"])
+    assert not known(names).fits(values(identity))
+    assert known(names, identity=tuple(identity)).fits(values(identity)), "the catalog knew no better"
+    assert not known(names, identity=tuple(identity)).fits(values([*identity, "more"]))

@@ -53,16 +53,20 @@ class KeyColumns(NamedTuple):
         prefix = f"{_encode(relation.schema)}.{_encode(relation.table)}/"
         return cls(relation.pk, relation.identity, prefix, tuple(names))
 
-    def fits(self, identity: Sequence[str]) -> bool:
+    def fits(self, identity: Sequence[Value]) -> bool:
         """Whether a frame with this `identity` may go by these columns.
 
         An identity without the key shows that ALTER TABLE ... REPLICA IDENTITY has chosen another index, of
         which `pk` says nothing. For one and the same identity the catalog is asked only once: it may not
         know better.
         """
-        if self.names and set(self.names).issubset(identity):
-            return True
-        return self.identity == tuple(identity)
+        for name in self.names:
+            for value in identity:
+                if value.name == name:
+                    break
+            else:
+                return self.identity == _names(identity)
+        return bool(self.names) or self.identity == _names(identity)
 
 
 class UnknownRelation(LookupError):
@@ -118,10 +122,9 @@ def row_key(change: RowChange, known: Mapping[tuple[str, str], KeyColumns]) -> s
     The new row has precedence over the old identity, so that a key change goes under the new key.
     """
     key_columns = known.get((change.schema, change.table))
-    pk = bytes(change.pk)
-    identity = [value.name for value in change.identity] if change.identity else []
+    pk, identity = bytes(change.pk), change.identity
     if key_columns is None or key_columns.pk != pk or (identity and not key_columns.fits(identity)):
-        raise UnknownRelation(Relation(change.schema, change.table, pk, tuple(identity)))
+        raise UnknownRelation(Relation(change.schema, change.table, pk, _names(identity)))
     if not key_columns.names:
         return None
     parts = []
@@ -136,6 +139,10 @@ def row_key(change: RowChange, known: Mapping[tuple[str, str], KeyColumns]) -> s
 
 def _bounded(key: str) -> str:
     return key if len(key) <= MAX_KEY_CHARACTERS else hashlib.sha256(key.encode()).hexdigest()
+
+
+def _names(values: Sequence[Value]) -> tuple[str, ...]:
+    return tuple([value.name for value in values])
 
 
 def _find(values: Sequence[Value], name: str) -> bytes | None:

@@ -56,8 +56,8 @@ class ChangeLog:
        any of it can be flushed, trimmed and forgotten. It may go on down to `min_free_bytes` on the disk.
 
     Threads. `write`, `flush`, `trim` and `close` block on the disk: call them in a thread. They take turns,
-    so one whose waiter was cancelled disturbs nobody. Everything else only touches memory, for microseconds,
-    and may be called at any time, also while one of them runs. There must be one appender.
+    so one whose waiter was cancelled disturbs nobody. Everything else only touches memory and may be called
+    at any time, also while one of them runs. There must be one appender.
     """
 
     def __init__(self, directory: Path, limits: LogLimits | None = None) -> None:
@@ -118,14 +118,17 @@ class ChangeLog:
         return self._buffer.size_bytes >= self._limits.buffer_bytes
 
     def is_flush_due(self, now: float) -> bool:
-        """Whether `flush` has something to do, and did it a second ago or longer."""
+        """Whether the last flush is a second ago, and something waits for the next: a sync, or room."""
         with self._memory:
             all_persisted = self._offsets.all_persisted
         has_work = not all_persisted or self.is_over_limit
         return has_work and now - self._flushed_at >= self._limits.flush_interval_s
 
     def append(self, relation: Relation, tx_offset: int, op_offset: int, payload: bytes | memoryview) -> None:
-        """Add one change of the open transaction; the first one opens it. Never blocks."""
+        """Add one change of the open transaction; the first one opens it. Never blocks.
+
+        The payload is kept as it is, without a copy, until it is written.
+        """
         with self._memory:
             self._refuse_if_broken()
             self._offsets.saw(tx_offset, op_offset)
@@ -204,6 +207,8 @@ class ChangeLog:
     def _write_buffer(self) -> Mark:
         """Write what was appended so far; returns how far that goes."""
         with self._memory:
+            # An append that failed since this turn began is in the mark, and in no buffer.
+            self._refuse_if_broken()
             mark = self._offsets.mark()
             rows = self._buffer
             if not rows:
@@ -267,8 +272,9 @@ class ChangeLog:
                 raise
 
     def _break(self, error: BaseException) -> None:
+        why = str(error) if isinstance(error, ChangeLogBroken) else f"writing failed: {error!r}"
         with self._memory:
-            self._broken = str(error) or repr(error)
+            self._broken = why
         self._abandon_segment()
 
     def _abandon_segment(self) -> None:

@@ -99,8 +99,8 @@ class _Segment:
         """What a reader needs of this segment; None if it needs nothing."""
         needed = {
             relation_id: span
-            for relation_id, span in self.relations.items()
-            if relation_id in ids and span.last > after and span.first <= up_to
+            for relation_id in sorted(ids.keys() & self.relations.keys())
+            if (span := self.relations[relation_id]).last > after and span.first <= up_to
         }
         if not needed:
             return None

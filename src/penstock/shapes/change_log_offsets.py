@@ -72,11 +72,6 @@ class WriteOffsets:
         return self._persisted.txn_offset
 
     @property
-    def in_transaction(self) -> bool:
-        """Whether a change was seen whose commit was not."""
-        return self._in_transaction
-
-    @property
     def all_persisted(self) -> bool:
         """Whether everything seen is on disk."""
         return self._persisted.offset == (self._tx, self._op)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from penstock.log_offset import LogOffset
+from penstock.log_offset import BEFORE_ALL, LogOffset
 
 
 class Job(Enum):
@@ -88,12 +88,14 @@ class _Plan:
     hurried_since: float = math.inf
     """Since when it need not wait for its interval."""
     snapshot_since: float = math.inf
-    """When the snapshot was asked for that has not begun."""
+    """When the snapshot was asked for that is not done; infinity if there is none."""
+    snapshot_again_since: float = math.inf
+    """When another one was asked for while it ran."""
     began_at: float = -math.inf
     running: Job | None = None
-    taken_offset: LogOffset | None = None
+    taken_offset: LogOffset = BEFORE_ALL
     taken_bytes: int = 0
-    """What was pending when the running job began."""
+    """What was pending when the last job began."""
     later_since: float = math.inf
     """When the first transaction came after that."""
     failures: int = 0
@@ -172,10 +174,16 @@ class FlushPlan:
     def snapshot(self, shape: str, now: float) -> None:
         """The shape's table is to be made, for the first time or anew."""
         plan = self._plans[shape]
-        plan.snapshot_since = min(plan.snapshot_since, now)
+        if plan.running is Job.SNAPSHOT:
+            plan.snapshot_again_since = min(plan.snapshot_again_since, now)
+        else:
+            plan.snapshot_since = min(plan.snapshot_since, now)
 
     def make_room(self, now: float) -> None:
-        """The log is full: who has something to flush need not wait for its interval."""
+        """The log is full: who has something to flush need not wait for its interval.
+
+        To be called as long as that is so: it counts for those that have no job at the moment.
+        """
         for plan in self._plans.values():
             if plan.pending_since < math.inf and plan.running is None:
                 plan.hurried_since = min(plan.hurried_since, now)
@@ -212,13 +220,15 @@ class FlushPlan:
 
     def finished(self, shape: str, offset: LogOffset, now: float) -> None:
         """A job is done, and the table holds everything up to `offset`."""
-        plan = self._ended(shape)
+        plan = self._plans.get(shape)
         if plan is None:
             return
-        took_all = plan.taken_offset is not None and offset >= plan.taken_offset
+        if self._end(shape, plan) is Job.SNAPSHOT:
+            plan.snapshot_since, plan.snapshot_again_since = plan.snapshot_again_since, math.inf
         if offset > plan.flushed:
             plan.flushed = offset
             plan.moved_at = now
+        took_all = offset >= plan.taken_offset
         if took_all:
             plan.pending_bytes -= plan.taken_bytes
             plan.pending_since = plan.later_since
@@ -235,16 +245,15 @@ class FlushPlan:
     def failed(self, shape: str, sentence: str, now: float) -> None:
         """A job failed; `sentence` is for the operator."""
         plan = self._plans.get(shape)
-        if plan is not None and plan.running is Job.SNAPSHOT:
-            plan.snapshot_since = min(plan.snapshot_since, plan.began_at)
-        plan = self._ended(shape)
         if plan is None:
             return
-        limits = self._limits
+        self._end(shape, plan)
+        # The next attempt is later than anything that was asked for until now.
+        plan.snapshot_again_since = math.inf
         # The exponent is bounded, or a long outage would overflow the float.
-        backoff_s = limits.first_backoff_s * 2.0 ** min(plan.failures, 50)
+        backoff_s = self._limits.first_backoff_s * 2.0 ** min(plan.failures, 50)
         plan.failures += 1
-        plan.retry_at = now + min(backoff_s, limits.longest_backoff_s)
+        plan.retry_at = now + min(backoff_s, self._limits.longest_backoff_s)
         plan.error = sentence
 
     def status(self, now: float) -> list[ShapeStatus]:
@@ -258,10 +267,9 @@ class FlushPlan:
         """Shapes that have not moved for `after_s` and should have, the longest first."""
         found = []
         for shape, plan in self._plans.items():
-            is_snapshot = plan.running is Job.SNAPSHOT or plan.job is Job.SNAPSHOT
-            since = min(plan.pending_since, plan.began_at if plan.running else plan.snapshot_since)
+            since = min(plan.pending_since, plan.snapshot_since)
             age_s = now - max(since, plan.moved_at)
-            if age_s >= after_s and (plan.failures or not is_snapshot):
+            if age_s >= after_s and (plan.failures or plan.job is Job.FLUSH):
                 found.append(StalledShape(shape, age_s, plan.flushed, plan.error))
         return sorted(found, key=lambda stalled: -stalled.age_s)
 
@@ -271,14 +279,9 @@ class FlushPlan:
         plan.taken_offset = plan.newest
         plan.taken_bytes = plan.pending_bytes
         plan.later_since = math.inf
-        if job is Job.SNAPSHOT:
-            plan.snapshot_since = math.inf
 
-    def _ended(self, shape: str) -> _Plan | None:
-        plan = self._plans.get(shape)
-        if plan is None:
-            return None
+    def _end(self, shape: str, plan: _Plan) -> Job:
         if plan.running is None:
             raise RuntimeError(f"shape {shape} has no job that could end")
-        plan.running = None
-        return plan
+        job, plan.running = plan.running, None
+        return job

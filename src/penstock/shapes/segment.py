@@ -28,7 +28,6 @@ COMMIT_ID: Final = -1
 """The `relation_id` of a commit. Its payload is empty."""
 DECLARATION_ID: Final = -2
 """The `relation_id` of a declaration. Its payload is a Declaration in JSON."""
-
 FOLLOWS_ID: Final = -3
 """The `relation_id` of a segment's first row. Its offset is the last one of the segment before it."""
 

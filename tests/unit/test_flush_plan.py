@@ -1,0 +1,292 @@
+from __future__ import annotations
+
+import pytest
+
+from penstock.log_offset import BEFORE_ALL, OP_INFINITY, LogOffset
+from penstock.shapes.flusher import (
+    FlushLimits,
+    FlushPlan,
+    Job,
+    ShapeState,
+    ShapeStatus,
+    StalledShape,
+    Start,
+)
+
+LIMITS = FlushLimits(flushes=2, snapshots=1, pending_bytes=100, first_backoff_s=1.0, longest_backoff_s=8.0)
+
+
+def at(tx_offset: int) -> LogOffset:
+    return LogOffset(tx_offset, OP_INFINITY)
+
+
+def plan_of(*shapes: str, interval_s: float = 10.0) -> FlushPlan:
+    plan = FlushPlan(LIMITS)
+    for shape in shapes:
+        plan.add(shape, interval_s=interval_s, held=at(0), now=0.0)
+    return plan
+
+
+def started(plan: FlushPlan, now: float) -> list[str]:
+    return [start.shape for start in plan.start(now)]
+
+
+def state(plan: FlushPlan, shape: str, now: float) -> ShapeState:
+    return next(status.state for status in plan.status(now) if status.shape == shape)
+
+
+def flush(plan: FlushPlan, shape: str, offset: LogOffset, now: float) -> None:
+    assert started(plan, now) == [shape]
+    plan.finished(shape, offset, now)
+
+
+def test_a_shape_with_nothing_new_is_never_due() -> None:
+    plan = plan_of("a")
+    assert plan.start(1e9) == []
+    assert plan.next_at(1e9) is None
+    assert state(plan, "a", 1e9) is ShapeState.IDLE
+
+
+def test_after_a_silence_a_change_is_flushed_at_once() -> None:
+    plan = plan_of("a")
+    plan.sent("a", at(5), 1, now=3.0)
+    assert state(plan, "a", 3.0) is ShapeState.WAITING
+    assert plan.start(3.0) == [Start("a", Job.FLUSH)]
+    assert state(plan, "a", 3.0) is ShapeState.FLUSHING
+    assert plan.start(99.0) == [], "one job at a time"
+    plan.finished("a", at(5), 4.0)
+    assert plan.status(4.0) == [ShapeStatus("a", ShapeState.IDLE, at(5), 0, None)]
+    assert plan.start(99.0) == []
+
+
+def test_the_interval_counts_from_the_beginning_of_the_last_flush() -> None:
+    plan = plan_of("a")
+    plan.sent("a", at(5), 1, now=3.0)
+    plan.start(3.0)
+    plan.sent("a", at(6), 1, now=4.0)
+    plan.finished("a", at(5), 9.0)
+    assert state(plan, "a", 9.0) is ShapeState.IDLE
+    assert plan.next_at(9.0) == 13.0
+    assert started(plan, 12.9) == []
+    assert started(plan, 13.0) == ["a"]
+
+
+def test_many_bytes_do_not_wait_for_the_interval() -> None:
+    plan = plan_of("a")
+    plan.sent("a", at(5), 1, now=0.0)
+    flush(plan, "a", at(5), 0.0)
+    plan.sent("a", at(6), 99, now=1.0)
+    assert started(plan, 1.0) == []
+    plan.sent("a", at(7), 1, now=2.0)
+    assert started(plan, 2.0) == ["a"]
+    plan.sent("a", at(8), 100, now=3.0)
+    plan.finished("a", at(7), 4.0)
+    assert plan.status(4.0)[0].pending_bytes == 100
+    assert started(plan, 4.0) == ["a"], "as much came while it ran"
+    plan.sent("a", at(9), 5, now=5.0)
+    plan.finished("a", at(8), 5.0)
+    assert plan.status(5.0)[0].pending_bytes == 5
+    assert started(plan, 5.0) == []
+
+
+def test_a_full_log_hurries_those_that_have_something_to_flush() -> None:
+    plan = plan_of("a", "b")
+    plan.sent("a", at(5), 1, now=0.0)
+    flush(plan, "a", at(5), 0.0)
+    plan.sent("a", at(6), 1, now=1.0)
+    plan.make_room(2.0)
+    assert started(plan, 2.0) == ["a"]
+
+
+def test_a_flush_that_fell_short_waits_for_its_interval() -> None:
+    plan = plan_of("a")
+    plan.sent("a", at(5), 60, now=0.0)
+    plan.sent("a", at(6), 60, now=0.0)
+    plan.start(0.0)
+    plan.finished("a", at(5), 1.0)
+    assert plan.status(1.0)[0][2:4] == (at(5), 120)
+    assert started(plan, 9.9) == []
+    assert started(plan, 10.0) == ["a"]
+    plan.finished("a", at(6), 11.0)
+    assert plan.status(11.0)[0].pending_bytes == 0
+
+
+def test_a_change_that_the_table_has_already_is_answered_by_a_job() -> None:
+    """The FlushTracker waits for a note about it."""
+    plan = plan_of("a")
+    plan.add("b", interval_s=1.0, held=at(9), now=0.0)
+    plan.sent("b", at(5), 1, now=1.0)
+    flush(plan, "b", at(9), 1.0)
+    assert plan.next_at(1.0) is None
+
+
+def test_at_most_so_many_run_at_once_and_the_longest_waiting_goes_first() -> None:
+    plan = plan_of("a", "b", "c", "d")
+    for now, shape in enumerate("dcba"):
+        plan.sent(shape, at(5), 1, now=float(now))
+    assert started(plan, 9.0) == ["d", "c"]
+    assert started(plan, 9.0) == []
+    assert plan.next_at(9.0) is None, "a place is what they wait for"
+    plan.finished("c", at(5), 10.0)
+    plan.sent("c", at(6), 500, now=10.0)
+    assert started(plan, 10.0) == ["b"]
+    plan.finished("b", at(5), 11.0)
+    assert started(plan, 11.0) == ["a"]
+
+
+def test_those_that_became_due_together_go_by_their_last_turn() -> None:
+    plan = plan_of("a", "b", "c", interval_s=1.0)
+    for shape in "cb":
+        plan.sent(shape, at(1), 1, now=0.0)
+        flush(plan, shape, at(1), 1.0 if shape == "c" else 2.0)
+    for shape in "abc":
+        plan.sent(shape, at(2), 1, now=10.0)
+    assert started(plan, 10.0) == ["a", "c"]
+
+
+def test_a_failing_shape_backs_off_and_holds_nobody() -> None:
+    plan = plan_of("a", "b", interval_s=0.1)
+    plan.sent("a", at(5), 500, now=0.0)
+    now = 0.0
+    waits = []
+    for _ in range(5):
+        assert started(plan, now) == ["a"]
+        plan.failed("a", "the disk is full", now)
+        assert state(plan, "a", now) is ShapeState.BACKING_OFF
+        plan.make_room(now)
+        assert plan.start(now) == [], "a full log doesn't shorten it"
+        plan.sent("b", at(5 + int(now)), 1, now=now)
+        flush(plan, "b", at(5 + int(now)), now)
+        retry_at = plan.next_at(now)
+        assert retry_at is not None
+        waits.append(retry_at - now)
+        now = retry_at
+    assert waits == [1.0, 2.0, 4.0, 8.0, 8.0]
+    assert plan.status(now)[0].error == "the disk is full"
+    flush(plan, "a", at(5), now)
+    assert plan.status(now)[0] == ShapeStatus("a", ShapeState.IDLE, at(5), 0, None)
+    plan.sent("a", at(60), 1, now=now + 1)
+    assert started(plan, now + 1) == ["a"]
+    plan.failed("a", "again", now + 1)
+    assert plan.next_at(now + 1) == now + 2, "success forgets"
+
+
+def test_a_very_long_outage_does_not_overflow() -> None:
+    plan = plan_of("a")
+    plan.sent("a", at(5), 1, now=0.0)
+    now = 0.0
+    for _ in range(2000):
+        assert started(plan, now) == ["a"]
+        plan.failed("a", "no", now)
+        now += 8.0
+
+
+def test_a_snapshot_has_its_own_place_and_its_shape_is_not_flushed() -> None:
+    plan = plan_of("a", "b", "c", "d")
+    for shape in "abcd":
+        plan.sent(shape, at(5), 500, now=0.0)
+    plan.snapshot("a", 1.0)
+    plan.snapshot("b", 2.0)
+    assert plan.start(2.0) == [Start("c", Job.FLUSH), Start("d", Job.FLUSH), Start("a", Job.SNAPSHOT)]
+    assert state(plan, "a", 2.0) is ShapeState.SNAPSHOTTING
+    assert state(plan, "b", 2.0) is ShapeState.WAITING
+    plan.finished("c", at(5), 3.0)
+    assert plan.start(3.0) == [], "neither of them may be flushed"
+    plan.finished("a", at(5), 4.0)
+    assert plan.start(4.0) == [Start("b", Job.SNAPSHOT)]
+    assert plan.status(4.0)[0] == ShapeStatus("a", ShapeState.IDLE, at(5), 0, None)
+
+
+def test_what_came_behind_the_cut_is_flushed_after_the_snapshot() -> None:
+    plan = plan_of()
+    plan.add("a", interval_s=1.0, held=BEFORE_ALL, now=0.0)
+    plan.snapshot("a", 0.0)
+    plan.start(0.0)
+    plan.sent("a", at(5), 1, now=1.0)
+    plan.sent("a", at(7), 1, now=2.0)
+    plan.finished("a", at(6), 3.0)
+    assert plan.start(3.0) == [Start("a", Job.FLUSH)]
+
+
+def test_a_snapshot_waits_for_the_flush_that_runs() -> None:
+    plan = plan_of("a")
+    plan.sent("a", at(5), 1, now=0.0)
+    plan.start(0.0)
+    plan.snapshot("a", 1.0)
+    assert plan.start(1.0) == []
+    plan.finished("a", at(5), 2.0)
+    assert plan.start(2.0) == [Start("a", Job.SNAPSHOT)]
+
+
+def test_a_snapshot_asked_for_while_one_runs_is_taken_after_it() -> None:
+    plan = plan_of("a")
+    plan.snapshot("a", 0.0)
+    plan.start(0.0)
+    plan.snapshot("a", 1.0)
+    plan.finished("a", at(5), 2.0)
+    assert plan.start(2.0) == [Start("a", Job.SNAPSHOT)]
+    plan.finished("a", at(6), 3.0)
+    assert plan.start(99.0) == []
+
+
+def test_a_failed_snapshot_is_tried_again_once_whatever_was_asked_meanwhile() -> None:
+    plan = plan_of("a")
+    plan.snapshot("a", 0.0)
+    plan.start(0.0)
+    plan.snapshot("a", 1.0)
+    plan.failed("a", "no spare slot", 2.0)
+    assert plan.start(2.9) == []
+    assert plan.start(3.0) == [Start("a", Job.SNAPSHOT)]
+    plan.finished("a", at(5), 4.0)
+    assert plan.start(99.0) == []
+
+
+def test_a_stalled_shape_is_named_with_its_age_offset_and_error() -> None:
+    plan = plan_of("a", "b", "c")
+    plan.sent("b", at(5), 1, now=10.0)
+    plan.sent("a", at(5), 1, now=20.0)
+    plan.start(20.0)
+    plan.failed("a", "the storage is read-only", 30.0)
+    assert plan.stalled(69.9, after_s=60.0) == []
+    assert plan.stalled(80.0, after_s=60.0) == [
+        StalledShape("b", 70.0, at(0), None),
+        StalledShape("a", 60.0, at(0), "the storage is read-only"),
+    ]
+    plan.finished("b", at(4), 90.0)
+    assert [stalled.shape for stalled in plan.stalled(100.0, after_s=60.0)] == ["a"], "b has moved"
+    assert [stalled.shape for stalled in plan.stalled(150.0, after_s=60.0)] == ["a", "b"]
+
+
+def test_a_long_snapshot_is_stalled_only_if_it_fails() -> None:
+    plan = plan_of("a", "b")
+    plan.snapshot("a", 0.0)
+    plan.snapshot("b", 0.0)
+    plan.sent("a", at(5), 1, now=0.0)
+    plan.start(0.0)
+    assert plan.stalled(1e6, after_s=60.0) == []
+    plan.failed("a", "no spare slot", 50.0)
+    plan.start(51.0)
+    assert plan.stalled(60.0, after_s=60.0) == [StalledShape("a", 60.0, at(0), "no spare slot")]
+
+
+def test_a_removed_shape_is_forgotten_and_frees_its_place() -> None:
+    plan = plan_of("a", "b", "c")
+    for shape in "abc":
+        plan.sent(shape, at(5), 1, now=0.0)
+    assert started(plan, 0.0) == ["a", "b"]
+    plan.remove("a")
+    plan.remove("a")
+    assert started(plan, 0.0) == ["c"]
+    plan.finished("a", at(5), 1.0)
+    plan.failed("a", "late", 1.0)
+    assert [status.shape for status in plan.status(1.0)] == ["b", "c"]
+
+
+def test_misuse_is_said() -> None:
+    plan = plan_of("a")
+    with pytest.raises(ValueError, match="in the plan already"):
+        plan.add("a", interval_s=1.0, held=at(0), now=0.0)
+    with pytest.raises(RuntimeError, match="no job"):
+        plan.finished("a", at(5), 1.0)
+    with pytest.raises(RuntimeError, match="no job"):
+        plan.failed("a", "no", 1.0)
