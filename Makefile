@@ -8,7 +8,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 help: ## List the targets (this is the default)
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: ## Install what is missing: Postgres 15 with wal2json, Java 17, the locked Python packages
+setup: ## Install what is missing: Postgres 15 with wal2json, Java 17, the locked Python packages, jars
 	@scripts/setup
 
 demo: setup ## Watch a shop's changes reach a local Kinesis while the leader is killed (under two minutes)

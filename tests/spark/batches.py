@@ -5,16 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.spark.decode import ABSENT, ACTION, OLD_KEY, OP_OFFSET, TX_OFFSET
 
 KEY = ("id",)
 COLUMNS = ("id", "a", "b")
-TABLE_SCHEMA = "id bigint, a string, b string"
-SCHEMA = (
-    f"{TX_OFFSET} bigint, {OP_OFFSET} bigint, {ACTION} string, {ABSENT} array<string>, "
-    f"{OLD_KEY} struct<id: bigint>, {TABLE_SCHEMA}"
+TABLE_SCHEMA = pa.schema([("id", pa.int64()), ("a", pa.string()), ("b", pa.string())])
+SCHEMA = pa.schema(
+    [
+        (TX_OFFSET, pa.int64()),
+        (OP_OFFSET, pa.int64()),
+        (ACTION, pa.string()),
+        (ABSENT, pa.list_(pa.string())),
+        (OLD_KEY, pa.struct([("id", pa.int64())])),
+        *TABLE_SCHEMA,
+    ]
 )
 
 Values = tuple[str | None, str | None]
@@ -39,10 +46,10 @@ def frame(spark: SparkSession, changes: Iterable[Change]) -> DataFrame:
         absent = list(change.absent) or None
         if change.old_id is not None:
             rows.append((tx, 0, "delete", None, None, change.old_id, None, None))
-            rows.append((tx, 1, "insert", absent, (change.old_id,), change.id, change.a, change.b))
+            rows.append((tx, 1, "insert", absent, {"id": change.old_id}, change.id, change.a, change.b))
         else:
             rows.append((tx, 0, change.action, absent, None, change.id, change.a, change.b))
-    return spark.createDataFrame(rows, SCHEMA)
+    return arrow_frame(spark, rows, SCHEMA)
 
 
 def apply_one_by_one(table: Mapping[int, Values], changes: Iterable[Change]) -> Table:
@@ -78,7 +85,13 @@ def apply_net(table: Mapping[int, Values], net: DataFrame, *, truncated: bool) -
 
 def table_frame(spark: SparkSession, table: Mapping[int, Values]) -> DataFrame:
     """A table's rows as a DataFrame."""
-    return spark.createDataFrame([(key, *values) for key, values in table.items()], TABLE_SCHEMA)
+    return arrow_frame(spark, [(key, *values) for key, values in table.items()], TABLE_SCHEMA)
+
+
+def arrow_frame(spark: SparkSession, rows: Iterable[tuple[object, ...]], schema: pa.Schema) -> DataFrame:
+    """Rows as a DataFrame; through Arrow, which takes Spark no job."""
+    table = pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema)
+    return spark.createDataFrame(table)
 
 
 def contents(table: DataFrame) -> Table:

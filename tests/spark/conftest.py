@@ -14,6 +14,8 @@ from pyspark.sql import SparkSession
 from penstock.spark.session import open_session, shape_session, stop_session
 from penstock.spark.table import ShapeTable
 
+FEWER_TASKS = {"spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"}
+
 
 class Started(NamedTuple):
     """Spark, and what its start wrote to the terminal."""
@@ -29,7 +31,7 @@ def started() -> Iterator[Started]:
         terminal = os.dup(2)
         os.dup2(noise.fileno(), 2)
         try:
-            spark = open_session(app_name="penstock-tests")
+            spark = open_session(app_name="penstock-tests", extra_conf=FEWER_TASKS)
             spark.range(1).count()
         finally:
             os.dup2(terminal, 2)

@@ -38,7 +38,7 @@ def test_settings_belong_to_a_shapes_session(started: Started) -> None:
     for session in (one, other):
         assert session.conf.get("spark.sql.session.timeZone") == "UTC"
         assert session.conf.get("spark.sql.ansi.enabled") == "true"
-        assert session.conf.get("spark.sql.shuffle.partitions") == "4"
+        assert session.conf.get("spark.sql.shuffle.partitions") == "2"
 
 
 @pytest.mark.parametrize(("master", "few"), [("local[2]", True), ("local", True), ("spark://h:7077", False)])

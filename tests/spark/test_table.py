@@ -23,7 +23,6 @@ from penstock.spark.table import OffsetRefused, ShapeTable, TableConflict
 from tests.spark.batches import (
     COLUMNS,
     KEY,
-    TABLE_SCHEMA,
     Change,
     Table,
     apply_one_by_one,
@@ -150,17 +149,16 @@ def held(rows: DataFrame, reached: Path, go: Path) -> DataFrame:
     return rows.coalesce(1).mapInArrow(hold, rows.schema)
 
 
-@pytest.mark.parametrize("version", [200, 300])
 def test_two_writers_conflict_instead_of_mixing(
-    spark: SparkSession, table: ShapeTable, open_table: OpenTable, tmp_path: Path, version: int
+    spark: SparkSession, table: ShapeTable, open_table: OpenTable, tmp_path: Path
 ) -> None:
-    """A leader that was frozen in mid-MERGE wakes after another one flushed, less or more than it would."""
+    """A leader that was frozen in mid-MERGE wakes after another one flushed, less than it would."""
     frozen, leader = open_table(), open_table()
     slow = net(spark, table, Change("update", 1, "frozen", "f"), Change("insert", 8, "frozen", "f"))
     reached, go = tmp_path / "reached", tmp_path / "go"
     slow = NetChanges(held(slow.rows, reached, go), slow.key, slow.columns)
     with ThreadPoolExecutor(1) as pool:
-        merging = pool.submit(frozen.merge, slow, version)
+        merging = pool.submit(frozen.merge, slow, 300)
         try:
             wait_for(reached)
             assert leader.merge(net(spark, table, Change("insert", 9, "leader", "l")), 250) == 250
@@ -185,7 +183,7 @@ def wait_for(file: Path) -> None:
 def test_a_snapshot_makes_or_replaces_the_table_in_one_commit(
     spark: SparkSession, table: ShapeTable, tmp_path: Path
 ) -> None:
-    wider = spark.createDataFrame([(5, "a5", "b5", 7)], f"{TABLE_SCHEMA}, c int")
+    wider = table_frame(spark, {5: ("a5", "b5")}).withColumn("c", F.lit(7))
 
     assert table.overwrite_from(wider, 200) == 200
 
@@ -207,7 +205,7 @@ def test_a_table_without_a_flush_has_no_offset(
     assert not table.exists()
     assert table.read_offset() is None
 
-    table.create(schema(TABLE_SCHEMA))
+    table.create(schema("id bigint, a string, b string"))
 
     assert table.exists()
     assert table.read_offset() is None
@@ -234,13 +232,13 @@ def test_upkeep_and_new_columns_leave_the_offset(
     table.merge(net(spark, table, Change("insert", 4, "a4", "b4")), 200)
     before = contents(table.rows())
 
-    table.add_columns(schema("`a new.one` timestamp_ntz, amount decimal(38,4)"))
+    table.add_columns(schema("`a.new``one` timestamp_ntz, amount decimal(38,4)"))
     table.optimize()
     table.vacuum()
 
     assert table.read_offset() == 200
     assert contents(table.rows()) == before == in_deltalake(tmp_path)
-    assert table.rows().columns == ["id", "a", "b", "a new.one", "amount"]
+    assert table.rows().columns == ["id", "a", "b", "a.new`one", "amount"]
     assert len(table.rows().inputFiles()) == 1
     assert table.merge(net(spark, table, Change("delete", 4)), 300) == 300
     assert contents(table.rows()) == ROWS == in_deltalake(tmp_path)
@@ -260,6 +258,6 @@ def test_files_out_of_the_batchs_key_range_are_not_read(
 
     assert table.merge(within, 300) == 300
 
-    with pytest.raises(PySparkException):
+    with pytest.raises(Exception, match="FILE_NOT_EXIST"):
         table.merge(net(spark, table, Change("update", 1, "x", "y"), Change("delete", 1000)), 400)
     assert table.read_offset() == 300

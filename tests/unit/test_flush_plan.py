@@ -172,7 +172,7 @@ def test_a_failing_shape_backs_off_and_holds_nobody() -> None:
 
 
 def test_a_very_long_outage_does_not_overflow() -> None:
-    plan = plan_of("a")
+    plan = plan_of("a", interval_s=1.0)
     plan.sent("a", at(5), 1, now=0.0)
     now = 0.0
     for _ in range(2000):

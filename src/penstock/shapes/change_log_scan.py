@@ -91,9 +91,10 @@ class _Scan:
         return end
 
     def _start(self, path: Path, batch: pa.RecordBatch, end: int) -> None:
-        if batch["relation_id"][0].as_py() != FOLLOWS_ID:
-            raise TornBatch("a segment begins with another row")
         follows = offset_at(batch, 0)
+        first_row = (batch["relation_id"][0].as_py(), batch["payload"][0].as_py())
+        if first_row != (FOLLOWS_ID, str(follows).encode()):
+            raise TornBatch("a segment begins with another row")
         if self.begins_after is None:
             # The rest of a transaction whose beginning was trimmed is no whole transaction.
             self.begins_after = self.last_txn_offset = LogOffset(follows.tx_offset, OP_INFINITY)

@@ -29,7 +29,10 @@ COMMIT_ID: Final = -1
 DECLARATION_ID: Final = -2
 """The `relation_id` of a declaration. Its payload is a Declaration in JSON."""
 FOLLOWS_ID: Final = -3
-"""The `relation_id` of a segment's first row. Its offset is the last one of the segment before it."""
+"""The `relation_id` of a segment's first row. Its offset is the last one of the segment before it.
+
+Its payload says the same again: a scan has to tell a start that is torn from a segment that is missing.
+"""
 
 SCHEMA: Final = pa.schema(
     [
@@ -127,7 +130,7 @@ def _column(kind: pa.DataType, count: int, *buffers: array[int] | bytes) -> pa.A
 def encode_start(follows: LogOffset) -> bytes:
     """How a segment begins: Arrow's header, and a batch with one row."""
     rows = RowBuffer()
-    rows.append(FOLLOWS_ID, *follows, b"")
+    rows.append(FOLLOWS_ID, *follows, str(follows).encode())
     return HEADER + bytes(rows.encode().message)
 
 

@@ -19,7 +19,15 @@ from functools import reduce
 from types import MappingProxyType
 from typing import Any, Final
 
-from delta.exceptions import DeltaConcurrentModificationException
+from delta.exceptions import (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
+    ConcurrentWriteException,
+    MetadataChangedException,
+    ProtocolChangedException,
+)
 from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -33,6 +41,8 @@ from penstock.spark.names import column_of, quote
 PROPERTIES: Final = MappingProxyType(
     {
         "delta.enableDeletionVectors": "false",
+        # A column of this type can't be added later otherwise. `deltalake` reads it.
+        "delta.feature.timestampNtz": "supported",
         "delta.checkpointInterval": "100",
         "delta.logRetentionDuration": "interval 1 days",
         "delta.deletedFileRetentionDuration": "interval 1 days",
@@ -40,6 +50,15 @@ PROPERTIES: Final = MappingProxyType(
 )
 # A flush reads and rewrites each file that may hold one of its keys.
 _FILE_ROWS: Final = 50_000
+_CONFLICTS: Final = (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
+    ConcurrentWriteException,
+    MetadataChangedException,
+    ProtocolChangedException,
+)
 _APP_ID: Final = "spark.databricks.delta.write.txnAppId"
 _VERSION: Final = "spark.databricks.delta.write.txnVersion"
 
@@ -175,7 +194,7 @@ class ShapeTable:
     def _explaining_conflicts(self) -> Iterator[None]:
         try:
             yield
-        except DeltaConcurrentModificationException as error:
+        except _CONFLICTS as error:
             name = type(error).__name__
             raise TableConflict(f"{self._path}: somebody else committed meanwhile ({name})") from error
 
