@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from penstock.log_offset import OP_INFINITY, LogOffset
 from penstock.shapes.flusher import FlushLimits, FlushPlan, Job, ShapeState
 
-LIMITS = FlushLimits(flushes=2, snapshots=1, pending_bytes=20, first_backoff_s=1.0, longest_backoff_s=4.0)
+LIMITS = FlushLimits(flushes=1, snapshots=1, pending_bytes=20, first_backoff_s=1.0, longest_backoff_s=4.0)
 INTERVALS = {"a": 1, "b": 3, "c": 3, "d": 7, "e": 0}
 BACKOFFS = (1, 2, 4, 4)
 PLACES = {Job.FLUSH: LIMITS.flushes, Job.SNAPSHOT: LIMITS.snapshots}
@@ -259,3 +259,30 @@ TestFlushPlanMachine = FlushPlanMachine.TestCase
 TestFlushPlanMachine.settings = settings(
     max_examples=100, stateful_step_count=40, deadline=None, derandomize=True, database=None
 )
+
+
+arrivals = st.lists(
+    st.tuples(st.sampled_from("abcd"), st.sampled_from([0, 1, LIMITS.pending_bytes])),
+    min_size=30,
+    max_size=30,
+)
+
+
+@given(arrivals=arrivals, job_ticks=st.integers(1, 4))
+@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+def test_a_crowded_pool_goes_by_who_became_due_first(arrivals: list[tuple[str, int]], job_ticks: int) -> None:
+    """A change a tick, one place, and jobs that take their time."""
+    machine = FlushPlanMachine()
+    free_at = 0
+    for shape, size_bytes in arrivals:
+        machine.commit({shape}, size_bytes)
+        for busy in machine.running(Job.FLUSH) if machine.now >= free_at else []:
+            taken = machine.naive[busy].pending[machine.naive[busy].taken - 1].number
+            machine.naive[busy].finish(taken, machine.now)
+            machine.plan.finished(busy, LogOffset(taken, OP_INFINITY), machine.now)
+            machine.note_due()
+        if not machine.running(Job.FLUSH):
+            machine.start()
+            free_at = machine.now + job_ticks
+        machine.agrees_with_the_model()
+        machine.time_goes_by(1)

@@ -14,7 +14,12 @@ from pyspark.sql import SparkSession
 from penstock.spark.session import open_session, shape_session, stop_session
 from penstock.spark.table import ShapeTable
 
-FEWER_TASKS = {"spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"}
+# A short life doesn't pay for the better compiler, nor small batches for many tasks.
+SHORT_LIFE = {
+    "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.default.parallelism": "2",
+}
 
 
 class Started(NamedTuple):
@@ -31,7 +36,7 @@ def started() -> Iterator[Started]:
         terminal = os.dup(2)
         os.dup2(noise.fileno(), 2)
         try:
-            spark = open_session(app_name="penstock-tests", extra_conf=FEWER_TASKS)
+            spark = open_session(app_name="penstock-tests", extra_conf=SHORT_LIFE)
             spark.range(1).count()
         finally:
             os.dup2(terminal, 2)

@@ -296,6 +296,12 @@ def test_what_can_not_be_placed_ends_the_stream(frames: list[bytes]) -> None:
         take(collector(), frames)
 
 
+def test_a_tree_that_nobody_follows_is_left_alone() -> None:
+    some = collector({"orders": ORDERS})
+    assert take(some, transaction(100, change(MAY))).unknown == MAY
+    assert some.check(TREES) == []
+
+
 def test_every_followed_table_needs_a_tree() -> None:
     with pytest.raises(ValueError, match=r"public\.events"):
         collector(trees=[ORDERS_TREE])

@@ -134,6 +134,31 @@ def test_at_most_so_many_run_at_once_and_the_longest_waiting_goes_first() -> Non
     assert started(plan, 11.0) == ["a"]
 
 
+def test_one_that_was_hurried_goes_before_one_whose_interval_passed_later() -> None:
+    plan = plan_of("a", "b", "busy", "busy too")
+    for shape, now in (("a", 0.0), ("b", 5.0)):
+        plan.sent(shape, at(1), 1, now=now)
+        flush(plan, shape, at(1), now)
+    for shape in ("busy", "busy too"):
+        plan.sent(shape, at(2), 1, now=5.0)
+    plan.start(5.0)
+    plan.sent("a", at(3), 1, now=6.0)
+    plan.sent("b", at(3), 100, now=7.0)
+    plan.finished("busy", at(3), 20.0)
+    assert started(plan, 20.0) == ["b"], "due at 7; a has been due since 10"
+
+
+def test_a_busy_shape_does_not_take_two_turns_in_a_row() -> None:
+    plan = plan_of("busy", "a", "long", interval_s=1.0)
+    plan.sent("long", at(1), 1, now=0.0)
+    plan.sent("busy", at(1), 1, now=0.0)
+    plan.start(0.0)
+    plan.sent("busy", at(2), 1, now=1.0)
+    plan.sent("a", at(2), 1, now=5.0)
+    plan.finished("busy", at(1), 9.0)
+    assert started(plan, 9.0) == ["a"]
+
+
 def test_those_that_became_due_together_go_by_their_last_turn() -> None:
     plan = plan_of("a", "b", "c", interval_s=1.0)
     for shape in "cb":

@@ -143,7 +143,7 @@ class Collector:
             table: frozenset(name for name, followed in shapes.items() if followed == table)
             for table in shapes.values()
         }
-        self._trees = {tree.table.relation: tree for tree in trees}
+        self._trees = {tree.table.relation: tree for tree in trees if tree.table.relation in self._followers}
         missing = self._followers.keys() - self._trees.keys()
         if missing:
             raise ValueError(f"followed tables without a tree: {sorted(map(str, missing))}")

@@ -99,7 +99,8 @@ class _Plan:
     later_since: float = math.inf
     """When the first transaction came after that."""
     failures: int = 0
-    retry_at: float = -math.inf
+    not_before: float = -math.inf
+    """When its last job ended or, after a failure, when it may be tried again."""
     error: str | None = None
 
     @property
@@ -113,14 +114,14 @@ class _Plan:
             due_at = self.snapshot_since
         else:
             due_at = min(max(self.pending_since, self.began_at + self.interval_s), self.hurried_since)
-        return max(due_at, self.retry_at)
+        return max(due_at, self.not_before)
 
     def state(self, now: float) -> ShapeState:
         if self.running is not None:
             return ShapeState.FLUSHING if self.running is Job.FLUSH else ShapeState.SNAPSHOTTING
         if self.due_at <= now:
             return ShapeState.WAITING
-        return ShapeState.BACKING_OFF if self.retry_at > now else ShapeState.IDLE
+        return ShapeState.BACKING_OFF if self.not_before > now else ShapeState.IDLE
 
 
 class FlushPlan:
@@ -134,7 +135,8 @@ class FlushPlan:
        `pending_bytes` are reached, or when the log must make room. After a silence that is at once.
     2. A shape with nothing new is never due: it costs no job and no commit.
     3. `start` gives places to those that are due in the order in which they became due: nobody is
-       overtaken by one that became due later. Flushes and snapshots have places of their own.
+       overtaken by one that became due later. While its own job runs a shape doesn't wait, so a busy one
+       can't take two turns in a row before others. Flushes and snapshots have places of their own.
     4. A shape has one job at a time. While its snapshot is due, it isn't flushed.
     5. `finished` takes the offset that was read back from the table. What came after the job began stays
        pending, and all of it if the table fell short of what was pending then.
@@ -239,7 +241,7 @@ class FlushPlan:
         is_full = took_all and plan.pending_bytes >= self._limits.pending_bytes
         plan.hurried_since = now if is_full else math.inf
         plan.failures = 0
-        plan.retry_at = -math.inf
+        plan.not_before = now
         plan.error = None
 
     def failed(self, shape: str, sentence: str, now: float) -> None:
@@ -253,7 +255,7 @@ class FlushPlan:
         # The exponent is bounded, or a long outage would overflow the float.
         backoff_s = self._limits.first_backoff_s * 2.0 ** min(plan.failures, 50)
         plan.failures += 1
-        plan.retry_at = now + min(backoff_s, self._limits.longest_backoff_s)
+        plan.not_before = now + min(backoff_s, self._limits.longest_backoff_s)
         plan.error = sentence
 
     def status(self, now: float) -> list[ShapeStatus]:
