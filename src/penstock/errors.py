@@ -5,6 +5,7 @@
     ├── OpsPortTaken                  the ops port can't be bound (ops/server.py); exit 2
     ├── LocalServerError              a private server can't run here (local/errors.py)
     ├── ShapeFileError                a bad shapes file (shapes/shapes_file.py)
+    ├── RegistryError                 the registry of shapes can't be read or written (shapes/registry.py)
     ├── ChangeLogBroken, …            the log on disk can't be trusted (shapes/change_log_errors.py)
     ├── DecodeError                   a value that doesn't fit its column (spark/decode.py)
     ├── QuarantineError               the quarantine can't store a payload (kinesis/quarantine.py)

@@ -7,13 +7,12 @@ from dataclasses import replace
 import pytest
 
 from penstock.log_offset import OP_INFINITY, LogOffset
-from penstock.shapes.registry import (
+from penstock.shapes.registry import Registry, ShapeEntry
+from penstock.shapes.registry_decisions import (
     Action,
     Continue,
     Refuse,
-    Registry,
     ServerFacts,
-    ShapeEntry,
     SnapshotAgain,
     decide,
 )

@@ -22,7 +22,8 @@ from penstock.local.postgres import PrivatePostgres
 
 _INSERT: Final = "INSERT INTO orders VALUES (%s, 1, 'open', 1.25, 'latency')"
 _ROWS: Final = """
-INSERT INTO orders SELECT g, mod(g, 977), 'open', g * 1.25, 'note for order ' || g FROM generate_series(%s::int, %s::int) g
+INSERT INTO orders SELECT g, mod(g, 977), 'open', g * 1.25, 'note for order ' || g
+FROM generate_series(%s::int, %s::int) g
 """
 
 

@@ -98,7 +98,7 @@ def session_conf(master: str, app_name: str, jars: list[Path]) -> dict[str, str]
     }
     if master == LOCAL or master.startswith(f"{LOCAL}["):
         # On one machine a task or job costs more than the rows in it. Adaptive execution makes a job of each
-        # stage: a MERGE has 6 without and 12 with it, and took twice as long.
+        # stage: a MERGE of one row into a million has 6 without it and 12 with it.
         conf |= {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
