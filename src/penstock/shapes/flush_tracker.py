@@ -173,7 +173,9 @@ class FlushTracker:
         progress = self._behind.get(shape)
         if progress is None or not progress.pinned:
             return None
-        return self._move(shape, progress, LogOffset(cut_lsn - 1, OP_INFINITY), now)
+        # A cut at the pin holds what the pin already stood for, and says it as a lower offset.
+        offset = max(progress.last_flushed, LogOffset(cut_lsn - 1, OP_INFINITY))
+        return self._move(shape, progress, offset, now)
 
     def remove(self, shape: str) -> int | None:
         """A shape no longer counts."""
