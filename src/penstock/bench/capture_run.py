@@ -69,17 +69,17 @@ class CaptureRun:
         """What the process has logged."""
         return Path(self._log.name).read_text()
 
-    def wait_until(self, condition: Callable[[], bool], what: str, patience_s: float = _PATIENCE_S) -> None:
+    def wait_until(self, condition: Callable[[], bool], what: str, poll_s: float = _POLL_S) -> None:
         """Wait for a condition; BenchFailed with the log's end if it doesn't come or the process ends."""
-        deadline = time.monotonic() + patience_s
+        deadline = time.monotonic() + _PATIENCE_S
         while not condition():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise BenchFailed(f"capture did not reach '{what}':\n{self.log_text()[-2000:]}")
-            time.sleep(_POLL_S)
+            time.sleep(poll_s)
 
     def wait_for_records(self, responder: Responder, records: int) -> None:
-        """Wait until the responder has taken this many."""
-        self.wait_until(lambda: responder.report()["records"] >= records, f"{records} records")
+        """Wait until the responder has taken this many; it keeps the time, so we ask seldom."""
+        self.wait_until(lambda: responder.report()["records"] >= records, f"{records} records", poll_s=0.2)
 
     def cpu_seconds(self) -> float:
         """CPU time used so far."""

@@ -135,12 +135,25 @@ def loaded_wait(postgres: PrivatePostgres, say: Say, *, rate: float, seconds: fl
 def ack_tracker(say: Say, *, entries: int = 1_000_000) -> list[Row]:
     """Register and mark, in order and in random order, with all entries pending."""
     say(f"AckTracker with {entries:,} entries")
-    in_order = AckTracker()
+    in_order_rate = max(_ack_in_order(entries) for _ in range(3))
+    random_rate, bytes_each = max(_ack_at_random(entries) for _ in range(3))
+    return [
+        Row("AckTracker, in order, M pairs/s", f"{in_order_rate / 1e6:.2f}", "≥ 2", in_order_rate >= 2e6),
+        Row("AckTracker, random order, M pairs/s", f"{random_rate / 1e6:.2f}", "≥ 1", random_rate >= 1e6),
+        Row("AckTracker, bytes an entry", f"{bytes_each:.0f}", "< 100", bytes_each < 100),
+    ]
+
+
+def _ack_in_order(entries: int) -> float:
+    tracker = AckTracker()
     started = time.perf_counter()
     for lsn in range(entries):
-        in_order.mark_published_by_id(in_order.register(lsn))
-    in_order_rate = entries / (time.perf_counter() - started)
+        tracker.mark_published_by_id(tracker.register(lsn))
+    return entries / (time.perf_counter() - started)
 
+
+def _ack_at_random(entries: int) -> tuple[float, float]:
+    """Pairs a second, and bytes an entry while all are pending."""
     tracker = AckTracker()
     started = time.perf_counter()
     ids = [tracker.register(lsn) for lsn in range(entries)]
@@ -150,14 +163,10 @@ def ack_tracker(say: Say, *, entries: int = 1_000_000) -> list[Row]:
     started = time.perf_counter()
     for ack_id in ids:
         tracker.mark_published_by_id(ack_id)
-    random_rate = entries / (registered_s + time.perf_counter() - started)
+    rate = entries / (registered_s + time.perf_counter() - started)
     if tracker.pending_count or tracker.frontier_lsn != entries - 1:
         raise BenchFailed("the AckTracker did not drain")
-    return [
-        Row("AckTracker, in order, M pairs/s", f"{in_order_rate / 1e6:.2f}", "≥ 2", in_order_rate >= 2e6),
-        Row("AckTracker, random order, M pairs/s", f"{random_rate / 1e6:.2f}", "≥ 1", random_rate >= 1e6),
-        Row("AckTracker, bytes an entry", f"{bytes_each:.0f}", "< 100", bytes_each < 100),
-    ]
+    return rate, bytes_each
 
 
 def at_rest(postgres: PrivatePostgres, say: Say, *, seconds: float) -> list[Row]:
