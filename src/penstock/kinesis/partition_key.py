@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from penstock.kinesis.key_scan import KeyScanner
 from penstock.lsn import format_lsn
 from penstock.postgres.wal2json import RowChange, Unreadable, Value, decode_change, primary_key_columns
 
@@ -89,9 +90,11 @@ class PartitionKeys:
         self._fallback = fallback
         self._static = static
         self._known: dict[tuple[str, str], KeyColumns] = {}
+        self._scanner = KeyScanner()
 
     def learn(self, relation: Relation, names: Sequence[str]) -> None:
         """Remember a relation's key columns; without any, what the frame itself lists as primary key."""
+        self._scanner.forget()
         self._known[relation.schema, relation.table] = KeyColumns.of(
             relation, names or primary_key_columns(relation.pk)
         )
@@ -100,12 +103,21 @@ class PartitionKeys:
         """The key of a row change; for a payload that can't be read, the fallback."""
         if not self._by_primary_key and self._fallback is not Fallback.TABLE:
             return self.fallback(wal_start)
+        key = self._scanner.scan(payload)
+        return key if key is not None else self._read(payload, wal_start)
+
+    def _read(self, payload: bytes, wal_start: int) -> str:
         try:
             change = decode_change(payload)
         except Unreadable:
             return self.fallback(wal_start)
         key = row_key(change, self._known) if self._by_primary_key else None
-        return key if key is not None else self.fallback(wal_start, change)
+        if key is None:
+            return self.fallback(wal_start, change)
+        key_columns = self._known[change.schema, change.table]
+        if len(key_columns.names) == 1 and key[len(key_columns.prefix) :].isdigit():
+            self._scanner.learn(payload, prefix=key_columns.prefix, name=key_columns.names[0])
+        return key
 
     def fallback(self, wal_start: int, change: RowChange | None = None) -> str:
         """The key of a frame that has none of its own. Where there is no table, `table` means the LSN."""
