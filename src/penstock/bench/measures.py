@@ -51,7 +51,7 @@ def throughput(postgres: PrivatePostgres, say: Say, *, changes: int, rounds: int
         baseline_s = read_with_pg_recvlogical(postgres, database)
         with (
             Responder() as responder,
-            CaptureRun(postgres, database, responder.url) as capture,
+            CaptureRun(postgres, database, responder.url, KINESIS_BATCH_MAX_RECORDS="500") as capture,
         ):
             cpu_before = capture.cpu_seconds()
             capture.wait_for_records(responder, changes)
@@ -64,7 +64,7 @@ def throughput(postgres: PrivatePostgres, say: Say, *, changes: int, rounds: int
     ratio = median(ours / theirs for theirs, ours in rates)
     rows = [
         Row("pg_recvlogical to /dev/null, events/s", f"{baseline:,.0f}", "", None),
-        Row("capture to a local responder, events/s", f"{captured:,.0f}", "", None),
+        Row("capture to a local responder, 500 records a request, events/s", f"{captured:,.0f}", "", None),
         Row("ratio, median of the rounds", f"{ratio:.2f}", "≥ 0.70", ratio >= 0.7),
         Row("CPU an event, µs", f"{min(cpu_us):.1f} … {max(cpu_us):.1f}", "≤ 20", max(cpu_us) <= 20),
         Row("peak RSS, MB", f"{max(peak_mb):.0f}", "", None),
@@ -127,7 +127,12 @@ def loaded_wait(postgres: PrivatePostgres, say: Say, *, rate: float, seconds: fl
         over = requests - capture.metric('penstock_batch_wait_seconds_bucket{le="0.01"}')
     return [
         Row("load, changes/s", f"{reached:,.0f}", f"{rate:,.0f}", reached >= 0.9 * rate),
-        Row("requests whose oldest record waited > 10 ms", f"{over / requests:.2%}", "0 %", over == 0),
+        Row(
+            "requests whose oldest record took > 10 ms from the socket",
+            f"{over / requests:.2%}",
+            "0 %",
+            over == 0,
+        ),
         Row("… > 15 ms", f"{late / requests:.2%}", "", None),
     ]
 
