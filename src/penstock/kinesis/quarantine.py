@@ -11,6 +11,7 @@ from urllib.parse import unquote
 
 import msgspec
 
+from penstock.durable import make_directory, sync_directory
 from penstock.errors import PenstockError
 from penstock.log_offset import LogOffset
 from penstock.lsn import format_lsn
@@ -51,11 +52,11 @@ class FileQuarantine:
             raise ValueError(f"not a name for a quarantined payload: {name!r}")
         target = self._directory / name
         try:
-            _make_directory(self._directory)
+            make_directory(self._directory)
             if not _holds(target, payload):
                 self._write(target, payload)
             # Also when the file was there: whoever renamed it may have died before this line.
-            _sync_directory(self._directory)
+            sync_directory(self._directory)
         except OSError as error:
             raise QuarantineError(f"can't store {target}: {error.strerror or error}") from error
         return target.as_uri()
@@ -148,19 +149,3 @@ def _holds(target: Path, payload: bytes) -> bool:
     if stored != payload:
         raise QuarantineError(f"can't store {target}: it holds other content")
     return True
-
-
-def _make_directory(directory: Path) -> None:
-    if directory.is_dir():
-        return
-    _make_directory(directory.parent)
-    directory.mkdir(mode=0o700, exist_ok=True)
-    _sync_directory(directory.parent)
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -10,8 +10,9 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+from penstock.durable import make_directory, sync_directory
 from penstock.shapes.change_log_errors import cant_write
-from penstock.shapes.segment import SUFFIX, sync_directory
+from penstock.shapes.segment import SUFFIX
 
 OLD_RUN_MIN_AGE_S = 600.0
 
@@ -33,7 +34,7 @@ def create_run(directory: Path, run_id: str) -> Path:
         raise ValueError(f"not a run id: {run_id!r}")
     run = directory.absolute() / run_id
     try:
-        _make_directory(run.parent)
+        make_directory(run.parent)
         run.mkdir(mode=0o700)
         sync_directory(run.parent)
     except OSError as error:
@@ -77,11 +78,3 @@ def _is_run(directory: Path) -> bool:
 
 def _last_written(run: Path) -> float:
     return max(path.stat().st_mtime for path in (run, *run.iterdir()))
-
-
-def _make_directory(directory: Path) -> None:
-    if directory.is_dir():
-        return
-    _make_directory(directory.parent)
-    directory.mkdir(mode=0o700, exist_ok=True)
-    sync_directory(directory.parent)

@@ -15,9 +15,9 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
+from penstock.durable import make_directory, sync_directory
 from penstock.errors import PenstockError
 from penstock.lsn import format_lsn, parse_lsn
-from penstock.shapes.segment import sync_directory
 
 VERSION: Final = 1
 WRITE_INTERVAL_S: Final = 1.0
@@ -106,7 +106,7 @@ class FileRegistry:
         content = encode(registry)
         self._expected.add(content)
         try:
-            _make_directory(self._path.parent)
+            make_directory(self._path.parent, mode=0o777)
             self._replace(content)
             sync_directory(self._path.parent)
         except OSError as error:
@@ -142,14 +142,6 @@ class FileRegistry:
             raise RegistryError(
                 f"can't read {self._path}: {error.strerror or error}. Fix: let this user read it"
             ) from error
-
-
-def _make_directory(directory: Path) -> None:
-    if directory.is_dir():
-        return
-    _make_directory(directory.parent)
-    directory.mkdir(exist_ok=True)
-    sync_directory(directory.parent)
 
 
 def open_registry(storage: str) -> RegistryStore:

@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 import msgspec
 import pyarrow as pa
 
+from penstock.durable import sync_directory
 from penstock.log_offset import LogOffset
 from penstock.shapes.change_log_index import BatchSummary, Relation, Span
 
@@ -184,12 +185,3 @@ class SegmentFile:
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)
-
-
-def sync_directory(directory: Path) -> None:
-    """Make the names in a directory durable."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
