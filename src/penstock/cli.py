@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="penstock",
-        description="Every committed change of a Postgres database, in Kinesis and in lake tables.",
+        description="Every committed change of a Postgres database, in a Kinesis stream.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 

@@ -29,6 +29,8 @@ from penstock.settings import CaptureSettings
 
 MAX_REQUESTS: Final = 4
 """PutRecords requests under way at once."""
+_AIM: Final = 0.7
+"""KINESIS_BATCH_MAX_DELAY_MS is an upper bound, and timers are late: the batcher aims at this share of it."""
 
 
 class Line(FrameSource, StatusLine, Protocol):
@@ -90,7 +92,7 @@ class Pipeline:
                 batcher=MicroBatcher(
                     max_records=settings.kinesis.batch_max_records,
                     max_bytes=settings.kinesis.batch_max_bytes,
-                    max_delay_s=settings.kinesis.batch_max_delay_ms / 1000,
+                    max_delay_s=_AIM * settings.kinesis.batch_max_delay_ms / 1000,
                 ),
                 max_requests=MAX_REQUESTS,
                 backoff=jitter,
