@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from penstock.capture.timings import Timings
+from penstock.postgres.timings import Timings
 from penstock.local.kinesis import LocalKinesis
 from penstock.local.postgres import PrivatePostgres
 from penstock.lsn import parse_lsn

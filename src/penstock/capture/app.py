@@ -10,15 +10,16 @@ from typing import Final
 
 import structlog
 
-from penstock.capture.leadership import AnotherLeads, Leadership
+from penstock.capture.leadership import Leadership
 from penstock.capture.pipeline import MAX_REQUESTS
 from penstock.capture.slot_memory import SlotMemory
-from penstock.capture.timings import Timings
 from penstock.errors import PenstockError
 from penstock.kinesis.client import KinesisClient, RecordSink
 from penstock.ops.health import Fault, Health, Phase
 from penstock.ops.metrics import CaptureMetrics
 from penstock.ops.server import OpsServer
+from penstock.postgres.leader_line import AnotherLeads
+from penstock.postgres.timings import Timings
 from penstock.retry_policy import SLOW_RETRY_S, Pace, policy_for
 from penstock.settings import CaptureSettings
 
@@ -84,8 +85,7 @@ class CaptureApp:
             self._health.enter(Phase.STANDBY)
             self._health.clear_fault(Fault.POSTGRES)
             self._health.clear_fault(Fault.STREAM)
-            holder = "somebody" if outcome.holder is None else str(outcome.holder.description)
-            self._say("info", "standby", f"{holder} leads")
+            self._say("info", "standby", f"{outcome.description} leads")
             await self._pause(self._settings.leader.standby_retry_interval_s)
 
     async def _unless_stopped_early(self, leadership: Leadership) -> AnotherLeads | None:

@@ -6,7 +6,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from penstock.capture.ack import AckTracker
+
+class Frontier(Protocol):
+    """Whoever knows what may be confirmed."""
+
+    @property
+    def frontier_lsn(self) -> int:
+        """The highest LSN that may be confirmed."""
 
 
 class StatusLine(Protocol):
@@ -28,7 +34,7 @@ class Feedback:
         self,
         *,
         line: StatusLine,
-        tracker: AckTracker,
+        tracker: Frontier,
         received_lsn: Callable[[], int],
         heartbeat_s: float = 1.0,
     ) -> None:

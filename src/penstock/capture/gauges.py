@@ -10,7 +10,6 @@ from penstock.capture.pipeline import Pipeline
 from penstock.ops.health import Health
 from penstock.ops.metrics import CaptureMetrics
 from penstock.postgres.freshness import Freshness
-from penstock.postgres.slot import SlotState
 
 _INTERVAL_S: Final = 1.0
 
@@ -50,16 +49,6 @@ class Gauges:
         """The leadership is over: what it held is held no more."""
         for gauge in (self._metrics.pending, self._metrics.queue_events, self._metrics.inflight_bytes):
             gauge.set(0)
-
-    def slot(self, slot: SlotState) -> None:
-        """Take over what pg_replication_slots says."""
-        metrics = self._metrics
-        metrics.slot_active.set(slot.active_pid is not None)
-        metrics.slot_lost.set(slot.wal_status == "lost")
-        metrics.slot_retained_bytes.set(slot.retained_bytes or 0)
-        metrics.slot_safe_bytes.set(float("inf") if slot.safe_wal_bytes is None else slot.safe_wal_bytes)
-        metrics.slot_confirmed_lsn.set(slot.confirmed_flush_lsn or 0)
-        metrics.slot_restart_lsn.set(slot.restart_lsn or 0)
 
     def _count(self) -> None:
         totals, metrics = self._pipeline.intake.totals, self._metrics

@@ -17,6 +17,7 @@ from prometheus_client.process_collector import ProcessCollector
 
 from penstock.capture.event import ChangeEvent
 from penstock.ops.health import Phase
+from penstock.ops.slot_metrics import SlotMetrics
 
 _LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
@@ -43,14 +44,7 @@ class CaptureMetrics:
 
         self.slot_creations = counter("slot_creations", "times the replication slot had to be created")
         self.gaps = counter("gaps", "times changes are known to be missing from the stream")
-        self.slot_active = gauge("slot_active", "1 if a walsender uses the slot")
-        self.slot_lost = gauge("slot_lost", "1 if the slot's WAL is gone")
-        self.slot_retained_bytes = gauge("slot_retained_bytes", "WAL that the slot keeps on the server")
-        self.slot_safe_bytes = gauge(
-            "slot_safe_bytes", "WAL that may still be written before the slot is lost"
-        )
-        self.slot_confirmed_lsn = gauge("slot_confirmed_lsn", "the slot's confirmed_flush_lsn")
-        self.slot_restart_lsn = gauge("slot_restart_lsn", "the slot's restart_lsn")
+        self.slot = SlotMetrics(registry)
 
         self.changes = counter("stream_changes", "row changes read")
         self.transactions = counter("stream_transactions", "committed transactions read")
