@@ -6,10 +6,11 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from penstock.errors import PenstockError
-from penstock.settings import SettingsError, load_capture_settings
+from penstock.settings import SettingsError, load_capture_settings, load_shapes_settings
 
 EXIT_BAD_SETTINGS = 2
 
@@ -43,6 +44,21 @@ def _parser() -> argparse.ArgumentParser:
     )
     capture.set_defaults(run=_capture)
 
+    shapes = commands.add_parser(
+        "shapes", help="keep Delta tables equal to Postgres, as a shapes file says; needs penstock[spark]"
+    )
+    shapes.add_argument("--config", type=Path, required=True, metavar="FILE", help="the shapes file (TOML)")
+    shapes.add_argument("--once", action="store_true", help="end when the tables have all that is there now")
+    shapes.add_argument(
+        "--resnapshot",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="make this shape's table anew; may be given several times",
+    )
+    _add_spark(shapes)
+    shapes.set_defaults(run=_shapes)
+
     check = commands.add_parser(
         "check", help="say what stands in the way of a capture with these settings, and the fix"
     )
@@ -70,6 +86,52 @@ def _parser() -> argparse.ArgumentParser:
     bench_capture.add_argument("--plot", type=Path, help="write memory during the outage to this SVG file")
     bench_capture.set_defaults(run=_bench_capture)
     return parser
+
+
+def _add_spark(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--master", default="local[*]", help="the Spark master (local[*])")
+    parser.add_argument(
+        "--conf",
+        type=_spark_setting,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting for Spark; may be given several times",
+    )
+
+
+def _spark_setting(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.startswith("spark."):
+        raise argparse.ArgumentTypeError(f"{text!r} is not spark.KEY=VALUE")
+    return key, value
+
+
+def _shapes(arguments: argparse.Namespace) -> int:
+    from penstock.ops.logs import configure
+    from penstock.shapes.shapes_file import load_shapes_file
+
+    settings = load_shapes_settings()
+    file = load_shapes_file(arguments.config)
+    _need_spark()
+    from penstock.shapes.app import Run, run_shapes
+    from penstock.shapes.progress import open_progress
+
+    run = Run(
+        arguments.master,
+        dict(arguments.conf),
+        once=arguments.once,
+        resnapshot=frozenset(arguments.resnapshot),
+    )
+    with open_progress() as progress:
+        # After the screen, which prints what is logged above itself.
+        configure(log_format=settings.log.format, level=settings.log.level)
+        return run_shapes(settings, file, run, progress)
+
+
+def _need_spark() -> None:
+    if find_spec("pyspark") is None or find_spec("delta") is None:
+        raise PenstockError("Spark is not installed. Fix: pip install 'penstock[spark]'")
 
 
 def _bench_capture(arguments: argparse.Namespace) -> int:

@@ -35,6 +35,7 @@ from penstock.setting_rules import (
 MIB = 1024 * 1024
 KINESIS_REQUEST_LIMIT_BYTES = 10 * MIB
 DOTENV = Path(".env")
+SHAPES_SLOT = "penstock_shapes"
 
 Flag = Annotated[bool, flag()]
 Count = Annotated[int, whole_number(1)]
@@ -194,6 +195,22 @@ class UndeliverableSettings(_Group):
         return None if self.quarantine_url is None else directory_of(self.quarantine_url)
 
 
+class ChangeLogSettings(_Group):
+    """The log on disk in which changes wait for their shapes, and the pace of the shapes."""
+
+    directory: Text | None = Field(default=None, validation_alias="LOG_DIR")
+    """None: `_penstock/log` in the storage."""
+    max_bytes: Annotated[int, whole_number(MIB)] = Field(
+        default=10 * 1024 * MIB, validation_alias="LOG_MAX_BYTES"
+    )
+    min_free_bytes: Annotated[int, whole_number(0)] = Field(
+        default=256 * MIB, validation_alias="LOG_MIN_FREE_BYTES"
+    )
+    max_flushes: Count = Field(default=4, validation_alias="FLUSH_MAX_PARALLEL")
+    stall_s: Duration = Field(default=60.0, validation_alias="STALL_S")
+    """A shape that makes no progress for so long is reported."""
+
+
 class OpsSettings(_Group):
     """Where health, metrics and the console listen."""
 
@@ -250,8 +267,14 @@ class CaptureSettings(_Group):
         return found
 
 
-class _ReplicationAlone(_Group):
+class ShapesSettings(_Group):
+    """All that `penstock shapes` and `penstock verify` can be told, beside the shapes file."""
+
     replication: ReplicationSettings
+    leader: LeaderSettings
+    change_log: ChangeLogSettings
+    ops: OpsSettings
+    log: LogSettings
 
 
 _Root = TypeVar("_Root", bound=_Group)
@@ -268,12 +291,12 @@ def load_capture_settings(
     return _load(CaptureSettings, _variables(environ, dotenv))
 
 
-def load_replication_settings(
-    default_slot: str, environ: Mapping[str, str] | None = None, dotenv: Path | None = DOTENV
-) -> ReplicationSettings:
-    """Read only the Postgres side, for a command with a slot of its own and no Kinesis stream."""
-    variables = {"REPLICATION_SLOT": default_slot} | _variables(environ, dotenv)
-    return _load(_ReplicationAlone, variables).replication
+def load_shapes_settings(
+    environ: Mapping[str, str] | None = None, dotenv: Path | None = DOTENV
+) -> ShapesSettings:
+    """Read the settings of `penstock shapes`: a slot of its own, and no Kinesis stream."""
+    variables = {"REPLICATION_SLOT": SHAPES_SLOT} | _variables(environ, dotenv)
+    return _load(ShapesSettings, variables)
 
 
 def _variables(environ: Mapping[str, str] | None, dotenv: Path | None) -> dict[str, str]:

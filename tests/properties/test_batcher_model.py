@@ -40,7 +40,7 @@ class BatcherMachine(RuleBasedStateMachine):
         for key, size, fault in arrived:
             self.number += 1
             new.append(ChangeEvent(self.number, b"", key, size, 0, 0, self.now, fault))
-        self.batcher.add(new)
+        self.batcher.add(new, self.now)
         self.waiting += new
 
     @rule(begun=batches, busy=st.sets(keys))
@@ -48,7 +48,7 @@ class BatcherMachine(RuleBasedStateMachine):
         """A request is filled that may hold something already."""
         batch = [ChangeEvent(0, b"", "x", size, 0, 0, 0.0) for size in begun]
         diverted: list[ChangeEvent] = []
-        size = self.batcher.fill(batch, sum(begun), busy=busy, divert=diverted.append)
+        size = self.batcher.fill(batch, sum(begun), busy=busy, divert=diverted.append, now=self.now)
         taken = batch[len(begun) :]
 
         removed = sorted(taken + diverted, key=lambda event: event.ack_id)
@@ -56,6 +56,8 @@ class BatcherMachine(RuleBasedStateMachine):
         assert [event.ack_id for event in taken] == sorted(event.ack_id for event in taken)
         assert [event.ack_id for event in diverted] == sorted(event.ack_id for event in diverted)
         self.waiting = self.waiting[len(removed) :]
+        stays = [stay.seconds for stay in self.batcher.take_stays() for _ in range(stay.records)]
+        assert stays == [self.now - event.received_at for event in removed]
 
         assert size == sum(event.record_size_bytes for event in batch)
         assert len(batch) <= MAX_RECORDS

@@ -15,7 +15,7 @@ from penstock.lsn import format_lsn
 from penstock.shapes.change_log_index import Relation
 from penstock.shapes.collector import Append, Collector, Committed, Found, Member, Silence, Step, Tree
 from penstock.shapes.flush_tracker import FlushTracker
-from penstock.shapes.registry_decisions import SnapshotAgain
+from penstock.shapes.snapshot_again import SnapshotAgain
 
 ORDERS = Relation("public", "orders")
 EVENTS = Relation("public", "events")

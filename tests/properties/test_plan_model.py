@@ -96,7 +96,7 @@ class PlanMachine(RuleBasedStateMachine):
         self.abandoned: set[int] = set()
         self.received_at: dict[int, float] = {}
         self.not_before: dict[str, float] = {}
-        self.plan.add([self.received(change) for change in again])
+        self.plan.add([self.received(change) for change in again], self.now)
 
     def received(self, change: Change) -> ChangeEvent:
         self.received_at[change.number] = self.now
@@ -121,7 +121,7 @@ class PlanMachine(RuleBasedStateMachine):
     def arrive(self, changes: Sequence[tuple[str, int, Poison | None]]) -> None:
         new = [Change(len(self.source) + place, *change) for place, change in enumerate(changes)]
         self.source += new
-        self.plan.add([self.received(change) for change in new])
+        self.plan.add([self.received(change) for change in new], self.now)
 
     @rule(seconds=st.sampled_from([0.5, 1.0, MAX_DELAY_S, LONGEST_BACKOFF_S]))
     def time_passes(self, seconds: float) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Container, Sequence
 import pytest
 
 from penstock.capture.event import ChangeEvent
-from penstock.kinesis.batcher import MicroBatcher
+from penstock.kinesis.batcher import MicroBatcher, Stay
 
 
 def event(key: str, size: int = 1, *, at: float = 0.0, fault: str | None = None) -> ChangeEvent:
@@ -14,7 +14,7 @@ def event(key: str, size: int = 1, *, at: float = 0.0, fault: str | None = None)
 
 def batcher(*events: ChangeEvent, max_records: int = 3, max_bytes: int = 100) -> MicroBatcher:
     made = MicroBatcher(max_records=max_records, max_bytes=max_bytes, max_delay_s=0.5)
-    made.add(events)
+    made.add(events, now=0.0)
     return made
 
 
@@ -22,7 +22,7 @@ def fill(made: MicroBatcher, busy: Container[str] = ()) -> tuple[list[ChangeEven
     """The batch, what was diverted, and the batch's bytes."""
     batch: list[ChangeEvent] = []
     diverted: list[ChangeEvent] = []
-    size = made.fill(batch, 0, busy=busy, divert=diverted.append)
+    size = made.fill(batch, 0, busy=busy, divert=diverted.append, now=0.0)
     return batch, diverted, size
 
 
@@ -82,7 +82,7 @@ def test_bytes_are_counted_down_with_everything_that_leaves() -> None:
     assert (keys(batch), keys(diverted), size) == ("aa", "b", 80)
     assert len(some) == 1
     assert not some.is_due(0.0, idle=False)
-    some.add([event("d", 60)])
+    some.add([event("d", 60)], now=0.0)
     assert some.is_due(0.0, idle=False)
 
 
@@ -112,7 +112,7 @@ def test_what_is_in_the_batch_counts() -> None:
     some = batcher(event("a", 30), event("b", 30))
     batch = [event("x", 40), event("y", 20)]
 
-    size = some.fill(batch, 60, busy={"x", "y"}, divert=lambda _: None)
+    size = some.fill(batch, 60, busy={"x", "y"}, divert=lambda _: None, now=0.0)
 
     assert (keys(batch), size) == ("xya", 90)
 
@@ -122,7 +122,7 @@ def test_a_full_batch_takes_and_diverts_nothing() -> None:
     batch = [event("x"), event("y"), event("z")]
     diverted: list[ChangeEvent] = []
 
-    assert some.fill(batch, 3, busy={"x"}, divert=diverted.append) == 3
+    assert some.fill(batch, 3, busy={"x"}, divert=diverted.append, now=0.0) == 3
     assert (keys(batch), diverted, len(some)) == ("xyz", [], 2)
 
 
@@ -156,3 +156,41 @@ def test_an_event_with_a_fault_at_the_head_is_diverted_although_its_key_is_free(
 )
 def test_room(records: int, size: int, more: int, room: bool) -> None:
     assert batcher().has_room([event("a")] * records, size, event("b", more)) is room
+
+
+def leave(made: MicroBatcher, now: float, busy: Container[str] = ()) -> list[Stay]:
+    """What the batcher says of those that leave it now."""
+    made.fill([], 0, busy=busy, divert=lambda _: None, now=now)
+    return made.take_stays()
+
+
+def test_each_event_stays_from_its_own_arrival_until_it_leaves() -> None:
+    some = batcher(max_records=3)
+    some.add([event("a"), event("b")], now=10.0)
+    some.add([event("c"), event("d")], now=10.25)
+
+    assert leave(some, now=10.5) == [Stay(2, 0.5), Stay(1, 0.25)]
+    assert leave(some, now=11.0) == [Stay(1, 0.75)]
+
+
+def test_the_time_in_the_batcher_is_not_counted_from_the_socket() -> None:
+    some = batcher()
+    some.add([event("a", at=3.0)], now=10.0)
+
+    assert leave(some, now=10.5) == [Stay(1, 0.5)]
+
+
+def test_a_diverted_event_has_left_too() -> None:
+    some = batcher()
+    some.add([event("a"), event("b")], now=1.0)
+
+    assert leave(some, now=2.0, busy={"b"}) == [Stay(2, 1.0)]
+
+
+def test_a_stay_is_told_once_and_nobody_stays_where_nobody_came() -> None:
+    some = batcher()
+    some.add([], now=1.0)
+    some.add([event("a")], now=2.0)
+
+    assert leave(some, now=3.0) == [Stay(1, 1.0)]
+    assert leave(some, now=4.0) == []

@@ -21,7 +21,7 @@ from penstock.shapes.collector import (
     Step,
     Tree,
 )
-from penstock.shapes.registry_decisions import SnapshotAgain
+from penstock.shapes.snapshot_again import SnapshotAgain
 
 ORDERS = Relation("public", "orders")
 EVENTS = Relation("public", "events")

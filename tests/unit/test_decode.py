@@ -114,6 +114,28 @@ def test_an_insert_after_a_drop_lacks_the_column() -> None:
     assert insert["absent"] == ["note"]
 
 
+def test_an_insert_older_than_a_column_has_the_columns_missing_value() -> None:
+    columns = [
+        Column("id", "bigint"),
+        Column("n", "integer", missing="5"),
+        Column("b", "boolean", missing="t"),
+        Column("t", "text", missing='say "\\n"'),
+        Column("later", "text"),
+    ]
+    old = ChangeDecoder("public.t", columns, ["id"])
+    frames = [
+        frame("I", '{"name":"id","type":"bigint","value":1}'),
+        frame("U", '{"name":"id","type":"bigint","value":1}', '{"name":"id","type":"bigint","value":1}'),
+        frame("I", '{"name":"id","type":"bigint","value":2},{"name":"n","type":"integer","value":null}'),
+    ]
+    insert, update, newer = old.decode([(1, 0), (1, 2), (1, 4)], frames).to_pylist()
+
+    assert (insert["n"], insert["b"], insert["t"]) == (5, True, 'say "\\n"')
+    assert insert["_penstock_absent"] == ["later"]
+    assert (update["n"], update["_penstock_absent"]) == (None, ["n", "b", "t", "later"])
+    assert newer["n"] is None
+
+
 def test_a_key_change_is_a_delete_and_an_insert_that_remembers_the_old_key() -> None:
     before, gone, came, after = decoded(
         frame("I", ROW),

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from penstock.capture.event import ChangeEvent
-from penstock.kinesis.batcher import MicroBatcher
+from penstock.kinesis.batcher import MicroBatcher, Stay
 from penstock.kinesis.outcome import Outcome, judge
 from penstock.kinesis.plan import PublishPlan, Request
 
@@ -27,7 +27,7 @@ def event(name: str, size: int = 1, *, at: float = 0.0, fault: str | None = None
 
 
 def add(to: PublishPlan, names: str, *, at: float = 0.0) -> None:
-    to.add([event(name, at=at) for name in names.split()])
+    to.add([event(name, at=at) for name in names.split()], now=at)
 
 
 def names(events: Sequence[ChangeEvent]) -> str:
@@ -265,7 +265,7 @@ def test_a_replaced_event_goes_first() -> None:
 
 def test_an_event_with_a_fault_parks_its_key_when_it_is_the_oldest() -> None:
     some = plan()
-    some.add([event("a1"), event("a2", fault="too_large"), event("a3"), event("b1")])
+    some.add([event("a1"), event("a2", fault="too_large"), event("a3"), event("b1")], now=0.0)
 
     first = send(some)
     assert names(first.events) == "a1"
@@ -280,7 +280,7 @@ def test_an_event_with_a_fault_parks_its_key_when_it_is_the_oldest() -> None:
 
 def test_a_fault_at_the_head_of_a_free_key_parks_it_at_once() -> None:
     some = plan()
-    some.add([event("a1", fault="too_large"), event("a2"), event("b1")])
+    some.add([event("a1", fault="too_large"), event("a2"), event("b1")], now=0.0)
 
     assert requests(some, 1.0) == ["b1"]
     assert requests(some, 1e6) == []
@@ -290,7 +290,7 @@ def test_a_fault_at_the_head_of_a_free_key_parks_it_at_once() -> None:
 
 def test_a_plan_that_only_waits_for_somebody_is_not_active() -> None:
     some = plan()
-    some.add([event("a1", fault="too_large")])
+    some.add([event("a1", fault="too_large")], now=0.0)
 
     assert requests(some) == []
     assert (some.is_active, some.wake_at(), some.held) == (False, None, 0)
@@ -307,7 +307,7 @@ def test_limits_hold_for_events_that_waited(sizes: Sequence[int], sent: Sequence
     some = plan(max_bytes=100)
     add(some, "a0")
     first = send(some)
-    some.add([event(f"a{place}", size) for place, size in enumerate(sizes, start=1)])
+    some.add([event(f"a{place}", size) for place, size in enumerate(sizes, start=1)], now=0.0)
     assert requests(some, 1.0) == []
 
     some.accept(first)
@@ -334,3 +334,28 @@ def test_an_answer_of_the_wrong_length_is_not_guessed_at() -> None:
 
     with pytest.raises(ValueError):
         some.settle(send(some), [Outcome.ACCEPTED], 0.0)
+
+
+def test_it_is_behind_when_no_request_is_free_and_the_next_one_is_full() -> None:
+    some = plan(max_requests=1, max_records=2)
+    add(some, "a1 b1")
+    assert not some.is_behind
+    first = send(some)
+    add(some, "c1")
+    assert not some.is_behind
+    add(some, "d1")
+    assert some.is_behind
+
+    some.fail(first, now=0.0)
+
+    assert not some.is_behind
+
+
+def test_it_tells_how_long_events_were_in_the_batcher() -> None:
+    some = plan()
+    add(some, "a1 b1", at=1.0)
+    send(some, now=1.0)
+    add(some, "c1", at=2.0)
+    send(some, now=3.0)
+
+    assert some.take_stays() == [Stay(2, 0.0), Stay(1, 1.0)]

@@ -59,6 +59,7 @@ class Parts(NamedTuple):
     queue: InflightEventQueue
     tracker: AckTracker
     health: Health
+    metrics: CaptureMetrics
 
     async def put(self, *keys: str) -> list[int]:
         events = [self.event(key) for key in keys]
@@ -97,15 +98,19 @@ def parts(
         max_requests=2,
         outage_limit_s=outage_limit_s,
     )
-    return Parts(publisher, queue, tracker, health)
+    return Parts(publisher, queue, tracker, health, metrics)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - the condition has no event
+            await asyncio.sleep(0.001)
 
 
 async def run_until(made: Parts, condition: Callable[[], bool]) -> None:
     running = asyncio.create_task(made.publisher.run())
     try:
-        async with asyncio.timeout(10):
-            while not condition() and not running.done():  # noqa: ASYNC110 - the condition has no event
-                await asyncio.sleep(0.001)
+        await until(lambda: condition() or running.done())
     finally:
         running.cancel()
         await asyncio.wait([running])
@@ -186,6 +191,46 @@ async def test_an_outage_gives_up_only_when_no_request_is_under_way() -> None:
     assert caught.group_contains(SinkOutage)
     assert len(sink.requests) == 1
     await made.publisher.close()
+
+
+async def test_there_is_no_room_while_every_request_is_under_way_and_the_next_is_full() -> None:
+    released = threading.Event()
+
+    def hang(events: Sequence[ChangeEvent]) -> Result:
+        released.wait(5)
+        return Accepted()
+
+    sink = Sink(hang)
+    made = parts(sink)
+    running = asyncio.create_task(made.publisher.run())
+    await made.put("a")
+    await until(lambda: len(sink.requests) == 1)
+    await made.put("b")
+    await until(lambda: len(sink.requests) == 2)
+    async with asyncio.timeout(5):
+        await made.publisher.room()
+
+    await made.put(*"0123456789")
+    await until(lambda: not made.queue.qsize())
+    room = asyncio.create_task(made.publisher.room())
+    await asyncio.sleep(0)
+    assert not room.done()
+
+    released.set()
+    async with asyncio.timeout(5):
+        await room
+    running.cancel()
+    await asyncio.wait([running])
+    await made.publisher.close()
+
+
+async def test_each_record_is_measured_on_its_way_through_the_batcher() -> None:
+    made = parts(Sink(lambda events: Accepted()))
+    await made.put("a", "b", "a")
+
+    await run_until(made, lambda: made.tracker.pending_count == 0)
+
+    assert made.metrics.registry.get_sample_value("penstock_batcher_wait_seconds_count") == 3
 
 
 async def test_refused_records_are_quarantined_one_at_a_time() -> None:

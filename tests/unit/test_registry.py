@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from penstock.shapes import registry as module
+from penstock.shapes.change_log_index import Relation
+from penstock.shapes.collector import Member, Tree
 from penstock.shapes.registry import (
     Ceiling,
     FileRegistry,
@@ -19,7 +21,10 @@ from penstock.shapes.registry import (
     ShapeEntry,
     open_registry,
 )
+from penstock.shapes.snapshot_again import SnapshotAgain
+from penstock.shapes.table_facts import ColumnFacts, TableFacts
 
+FACTS = TableFacts(Tree(Member(Relation("public", "orders"), 1, 2, "a")), (ColumnFacts("id", 1, "integer"),))
 OLD = Registry("7301", 2, "penstock_shapes", 0x16_B374D848, {"orders": ShapeEntry("ab" * 32)})
 NEW = OLD.with_ceiling(OLD.ceiling_lsn + 1).awaiting("orders", "its definition was changed")
 
@@ -57,13 +62,18 @@ def test_a_person_can_read_the_file(storage: Path) -> None:
         "timeline": 2,
         "slot": "penstock_shapes",
         "ceiling_lsn": "16/B374D848",
-        "shapes": {"orders": {"definition": "ab" * 32, "awaits_snapshot": None}},
+        "shapes": {"orders": {"definition": "ab" * 32, "awaits_snapshot": None, "facts": None}},
     }
 
 
 def test_entries_await_and_settle() -> None:
     assert NEW.shapes["orders"] == ShapeEntry("ab" * 32, "its definition was changed")
-    assert NEW.settled("orders").shapes == OLD.shapes
+    settled = NEW.settled("orders", FACTS).shapes["orders"]
+    assert settled == ShapeEntry("ab" * 32, None, FACTS)
+    assert OLD.altered("orders", FACTS).shapes["orders"] == settled
+    assert OLD.all_awaiting([SnapshotAgain("orders", "its definition was changed")]) == OLD.awaiting(
+        "orders", "its definition was changed"
+    )
     assert OLD.with_ceiling(5) == OLD, "a ceiling never goes down"
     assert OLD.shapes["orders"].awaits_snapshot is None, "the former one is untouched"
 

@@ -7,17 +7,21 @@ from dataclasses import replace
 import pytest
 
 from penstock.log_offset import OP_INFINITY, LogOffset
+from penstock.shapes.change_log_index import Relation
+from penstock.shapes.collector import Member, Tree
 from penstock.shapes.registry import Registry, ShapeEntry
 from penstock.shapes.registry_decisions import (
     Action,
     Continue,
     Refuse,
     ServerFacts,
-    SnapshotAgain,
     decide,
 )
 from penstock.shapes.shape import Shape, TableName, definition_hash
+from penstock.shapes.snapshot_again import SnapshotAgain
+from penstock.shapes.table_facts import TableFacts
 
+FACTS = TableFacts(Tree(Member(Relation("public", "orders"), 1, 2, "a")), ())
 ORDERS = Shape("orders", TableName("public", "orders"))
 ITEMS = Shape("items", TableName("public", "items"), where="price > 1")
 BOTH = (ORDERS, ITEMS)
@@ -99,7 +103,7 @@ def test_a_crash_after_the_new_slot_and_before_the_snapshots_forgets_nothing() -
     )
     assert reasons(again.actions) == reasons(first.actions)
     assert again.registry == first.registry.with_ceiling(1500)
-    settled = again.registry.settled("orders").settled("items")
+    settled = again.registry.settled("orders", FACTS).settled("items", FACTS)
     moved: dict[str, LogOffset | None] = {"orders": at(1520), "items": at(1530)}
     later = decide(settled, SERVER._replace(confirmed_flush_lsn=1500), BOTH, moved)
     assert later.actions == (Continue("orders", at(1520)), Continue("items", at(1530)))

@@ -15,7 +15,7 @@ from penstock.settings import (
     KinesisSettings,
     SettingsError,
     load_capture_settings,
-    load_replication_settings,
+    load_shapes_settings,
 )
 
 REQUIRED = {"AWS_REGION": "eu-west-1", "KINESIS_STREAM": "changes"}
@@ -310,15 +310,13 @@ def test_defaults_give_no_warning() -> None:
 
 
 def test_replication_alone_needs_no_aws_and_has_its_own_default_slot() -> None:
-    assert load_replication_settings("penstock_shapes", {}, dotenv=None).slot == "penstock_shapes"
-    assert (
-        load_replication_settings("penstock_shapes", {"REPLICATION_SLOT": ""}, None).slot == "penstock_shapes"
-    )
-    assert load_replication_settings("penstock_shapes", {"REPLICATION_SLOT": "mine"}, None).slot == "mine"
+    assert load_shapes_settings({}, dotenv=None).replication.slot == "penstock_shapes"
+    assert load_shapes_settings({"REPLICATION_SLOT": ""}, None).replication.slot == "penstock_shapes"
+    assert load_shapes_settings({"REPLICATION_SLOT": "mine"}, None).replication.slot == "mine"
     with pytest.raises(
         SettingsError, match=r"^CONNECT_TIMEOUT_S='0': must be a number of seconds greater than 0$"
     ):
-        load_replication_settings("penstock_shapes", {"CONNECT_TIMEOUT_S": "0"}, dotenv=None)
+        load_shapes_settings({"CONNECT_TIMEOUT_S": "0"}, dotenv=None)
 
 
 @pytest.fixture

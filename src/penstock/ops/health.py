@@ -40,6 +40,8 @@ class Fault(StrEnum):
     """The stream refuses what a leader sends; cleared by an accepted record, or when another leads."""
     BLOCKED = "blocked"
     QUARANTINE = "quarantine"
+    SHAPE = "shape"
+    """A shape makes no progress, or the log of changes is full."""
 
 
 class Readiness(NamedTuple):
@@ -90,7 +92,7 @@ class Health:
 
     def end_leadership(self) -> None:
         """What only a leader can suffer from is over; another may lead now."""
-        for fault in (Fault.BLOCKED, Fault.QUARANTINE):
+        for fault in (Fault.BLOCKED, Fault.QUARANTINE, Fault.SHAPE):
             self.clear_fault(fault)
 
     def note_frontier(self, frontier_lsn: int, pending: int, now: float) -> None:

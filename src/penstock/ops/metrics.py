@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from prometheus_client import (
     CollectorRegistry,
@@ -16,8 +16,10 @@ from prometheus_client import (
 from prometheus_client.process_collector import ProcessCollector
 
 from penstock.capture.event import ChangeEvent
+from penstock.kinesis.batcher import Stay
 from penstock.ops.health import Phase
 from penstock.ops.slot_metrics import SlotMetrics
+from penstock.ops.wait_histogram import WaitHistogram
 
 _LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
@@ -38,6 +40,9 @@ class CaptureMetrics:
 
         def histogram(name: str, what: str) -> Histogram:
             return Histogram(f"penstock_{name}", what, buckets=_LATENCY_BUCKETS, registry=registry)
+
+        def waits(name: str, what: str) -> WaitHistogram:
+            return WaitHistogram(f"penstock_{name}", what, buckets=_LATENCY_BUCKETS, registry=registry)
 
         self._phase = gauge("phase", "1 for the phase that the process is in", ["phase"])
         self.leaderships = counter("leaderships", "times this process became leader")
@@ -70,6 +75,8 @@ class CaptureMetrics:
         self.batch_wait_seconds = histogram(
             "batch_wait_seconds", "from the socket to the first request, the oldest record of each request"
         )
+        self.batcher_wait = waits("batcher_wait", "from the batcher's hands into a request, each record")
+        self.loop_late = waits("loop_late", "a wake-up of the event loop against when it was due")
         self.read_to_accepted_seconds = histogram(
             "read_to_accepted_seconds", "from the socket to accepted, the oldest record of each request"
         )
@@ -80,6 +87,11 @@ class CaptureMetrics:
         """The process is in this phase and in no other."""
         for each in Phase:
             self._phase.labels(each.value).set(each is phase)
+
+    def count_stays(self, stays: Iterable[Stay]) -> None:
+        """These records have left the batcher."""
+        for stay in stays:
+            self.batcher_wait.observe(stay.seconds, stay.records)
 
     def count_accepted(self, events: Sequence[ChangeEvent], now: float) -> None:
         """Kinesis has these events."""

@@ -26,10 +26,20 @@ So does its warning that a change was left out, which reaches us only at this me
 """
 
 
-def connection_parameters(*, connect_timeout_s: float, silence_limit_s: float, role: str) -> dict[str, Any]:
+QUALIFIED_NAMES: Final = "-c search_path="
+"""For shapes: names of types, and values of types such as regclass, then always have their schema.
+
+Capture leaves search_path as it is: its payload is wal2json's.
+"""
+
+
+def connection_parameters(
+    *, connect_timeout_s: float, silence_limit_s: float, role: str, session: str = ""
+) -> dict[str, Any]:
     """What we add to libpq's own variables (PGHOST, PGSERVICE, PGPASSFILE and the rest stay in force).
 
-    `silence_limit_s` bounds how long a dead network line goes unnoticed.
+    `silence_limit_s` bounds how long a dead network line goes unnoticed; `session` are further settings of
+    the session, as `-c name=value`.
     """
     probe_s = max(1, round(silence_limit_s / 4))
     return {
@@ -40,6 +50,7 @@ def connection_parameters(*, connect_timeout_s: float, silence_limit_s: float, r
         "keepalives_interval": probe_s,
         "keepalives_count": 2,
         "tcp_user_timeout": round(silence_limit_s * 1000),
+        "options": session,
     }
 
 
@@ -64,7 +75,6 @@ async def connect_replication(parameters: dict[str, Any], *, wal_sender_timeout_
 
 
 async def _connect(parameters: dict[str, Any], *, options: str) -> AsyncConnection:
-    given = os.environ.get("PGOPTIONS")
     try:
         return await AsyncConnection.connect(
             "",
@@ -72,11 +82,16 @@ async def _connect(parameters: dict[str, Any], *, options: str) -> AsyncConnecti
             # A walsender knows only the simple protocol: no bound parameters, no prepared statements.
             cursor_factory=AsyncClientCursor,
             prepare_threshold=None,
-            options=f"{given} {options}" if given else options,
-            **parameters,
+            **with_options(parameters, options),
         )
     except psycopg.Error as error:
         raise refusal(error) from error
+
+
+def with_options(parameters: dict[str, Any], options: str) -> dict[str, Any]:
+    """The parameters with these session settings, over what PGOPTIONS has."""
+    every = (os.environ.get("PGOPTIONS"), options, parameters["options"])
+    return {**parameters, "options": " ".join(filter(None, every))}
 
 
 def refusal(error: psycopg.Error) -> PostgresError:

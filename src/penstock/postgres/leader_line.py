@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import psycopg
 import structlog
@@ -20,6 +20,7 @@ from penstock.postgres.leader import LockHolder, lock_holder, see_lock, slot_has
 from penstock.postgres.notices import NoticeAlarm
 from penstock.postgres.replication_stream import ReplicationStream
 from penstock.postgres.slot import SlotState, check_server, create_slot, open_writers, read_slot
+from penstock.postgres.timeline import ServerIdentity, identify
 from penstock.postgres.timings import Timings
 from penstock.postgres.watchdog import Watchdog
 from penstock.settings import LeaderSettings, ReplicationSettings
@@ -27,6 +28,7 @@ from penstock.settings import LeaderSettings, ReplicationSettings
 _BUSY_RETRY_S: Final = 0.2
 _LAST_WORD_S: Final = 1.0
 
+_Result = TypeVar("_Result")
 _log = structlog.get_logger()
 
 
@@ -56,13 +58,17 @@ class LeaderLine:
     `vouch`.
     """
 
-    def __init__(self, replication: ReplicationSettings, leader: LeaderSettings, *, role: str) -> None:
+    def __init__(
+        self, replication: ReplicationSettings, leader: LeaderSettings, *, role: str, session: str = ""
+    ) -> None:
+        """`session` are further settings of every session, as `-c name=value`."""
         self._replication = replication
         self.timings = Timings.of(leader.timeout_s)
         self.parameters = connection_parameters(
             connect_timeout_s=replication.connect_timeout_s,
             silence_limit_s=self.timings.answer_s,
             role=f"{role} {replication.slot}",
+            session=session,
         )
         override = leader.lock_key_override
         self.lock_key = slot_hash64(replication.slot) if override is None else override
@@ -91,6 +97,21 @@ class LeaderLine:
         self._pid = pid
         _log.info("lock_acquired", lock_key=self.lock_key, walsender_pid=pid)
         return None
+
+    async def identify(self) -> ServerIdentity:
+        """Which server this is."""
+        return await identify(self._replication_connection)
+
+    async def kept_awake(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+        """Do something else before the stream begins: the server would end an idle session."""
+        task = asyncio.ensure_future(work)
+        try:
+            while not (await asyncio.wait([task], timeout=self.timings.timeout_s / 4))[0]:
+                await self._replication_connection.execute("SELECT 1")
+        except BaseException:
+            task.cancel()
+            raise
+        return await task
 
     async def read_slot(self) -> SlotState | None:
         """The slot as it is, before the stream begins."""

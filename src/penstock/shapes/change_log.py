@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
-from penstock.log_offset import LogOffset
+from penstock import fault_points
+from penstock.log_offset import OP_INFINITY, LogOffset
 from penstock.shapes.change_log_errors import ChangeLogBroken, cant_write, free_bytes, under_the_floor
 from penstock.shapes.change_log_index import BatchSummary, Relation, SegmentIndex, SegmentRange
 from penstock.shapes.change_log_offsets import Mark, WriteOffsets
@@ -75,6 +76,11 @@ class ChangeLog:
         self._segments_started = 0
         self._free_bytes = sys.maxsize
         self._flushed_at = -math.inf
+
+    @property
+    def directory(self) -> Path:
+        """Where the segments are."""
+        return self._directory
 
     @property
     def last_seen_offset(self) -> LogOffset:
@@ -158,6 +164,7 @@ class ChangeLog:
         with self._disk() as before:
             mark = self._write_buffer()
             if self._segment is not None and not self._segment.is_synced:
+                fault_points.reached(fault_points.LOG_WRITTEN)
                 self._segment.sync()
                 with self._memory:
                     self._index.persisted()
@@ -188,6 +195,15 @@ class ChangeLog:
         """
         with self._memory:
             return self._index.plan(relations, after, up_to, self._offsets.last_persisted_txn_offset)
+
+    def boundary_within(self, after: LogOffset, max_bytes: int) -> LogOffset:
+        """The end of a persisted transaction such that a reader from `after` up to it meets about that many
+        bytes: more only if a single transaction has more. Never blocks.
+        """
+        with self._memory:
+            boundary = self._offsets.last_persisted_txn_offset
+            within = self._index.offset_within(after, max_bytes)
+        return boundary if within is None else min(boundary, LogOffset(within.tx_offset, OP_INFINITY))
 
     def close(self) -> None:
         """Close the file as it is; what was not flushed is dropped. Plans stay readable. Blocks."""

@@ -199,6 +199,16 @@ class SegmentIndex:
         parts = [segment.part(ids, after, last) for segment in self._segments[first:]]
         return [part for part in parts if part is not None]
 
+    def offset_within(self, after: LogOffset, max_bytes: int) -> LogOffset | None:
+        """Where the segments behind an offset reach this many bytes; None if all of them stay below."""
+        first = bisect_right(self._segments, after, key=lambda segment: segment.last)
+        size_bytes = 0
+        for segment in self._segments[first:]:
+            size_bytes += segment.written
+            if size_bytes >= max_bytes:
+                return segment.last
+        return None
+
     def _refuse_trimmed(self, ids: Mapping[int, Relation], after: LogOffset) -> None:
         for relation_id, relation in ids.items():
             gone = self._trimmed.get(relation_id, after)

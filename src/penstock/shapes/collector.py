@@ -14,7 +14,7 @@ from penstock.log_offset import OP_INFINITY, LogOffset
 from penstock.lsn import format_lsn
 from penstock.postgres import protocol, wal2json
 from penstock.shapes.change_log_index import Relation
-from penstock.shapes.registry_decisions import SnapshotAgain
+from penstock.shapes.snapshot_again import SnapshotAgain
 
 _TRUNCATE: Final = ord("T")
 # What stands before it can't hold a quote of its own, and an unreadable type name comes behind it.

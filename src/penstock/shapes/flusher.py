@@ -62,6 +62,8 @@ class ShapeStatus(NamedTuple):
     pending_bytes: int
     error: str | None
     """The sentence of its last attempt, if that failed."""
+    pending_s: float = 0.0
+    """How long the oldest transaction has waited that is not in the table; 0 if there is none."""
 
 
 class StalledShape(NamedTuple):
@@ -181,6 +183,10 @@ class FlushPlan:
         else:
             plan.snapshot_since = min(plan.snapshot_since, now)
 
+    def awaits_snapshot(self, shape: str) -> bool:
+        """Whether a snapshot of the shape is due or runs."""
+        return self._plans[shape].snapshot_since < math.inf
+
     def make_room(self, now: float) -> None:
         """The log is full: who has something to flush need not wait for its interval.
 
@@ -261,7 +267,14 @@ class FlushPlan:
     def status(self, now: float) -> list[ShapeStatus]:
         """Every shape, in the order in which they were added."""
         return [
-            ShapeStatus(shape, plan.state(now), plan.flushed, plan.pending_bytes, plan.error)
+            ShapeStatus(
+                shape,
+                plan.state(now),
+                plan.flushed,
+                plan.pending_bytes,
+                plan.error,
+                max(0.0, now - plan.pending_since),
+            )
             for shape, plan in self._plans.items()
         ]
 

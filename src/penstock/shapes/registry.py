@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
@@ -18,6 +18,8 @@ import msgspec
 from penstock.durable import make_directory, sync_directory
 from penstock.errors import PenstockError
 from penstock.lsn import format_lsn, parse_lsn
+from penstock.shapes.snapshot_again import SnapshotAgain
+from penstock.shapes.table_facts import TableFacts
 
 VERSION: Final = 1
 WRITE_INTERVAL_S: Final = 1.0
@@ -36,6 +38,8 @@ class ShapeEntry(NamedTuple):
     """`definition_hash` of the shape."""
     awaits_snapshot: str | None = None
     """Why its table doesn't count; None once a snapshot of this definition is in the table."""
+    facts: TableFacts | None = None
+    """What its Postgres table was when ours was made or last altered; None while it awaits its snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +61,20 @@ class Registry:
         """The shape's table no longer counts: a restart before the new snapshot must not go on from it."""
         return self._with_entry(shape, self.shapes[shape]._replace(awaits_snapshot=reason))
 
-    def settled(self, shape: str) -> Registry:
-        """The shape's snapshot was read back from its table."""
-        return self._with_entry(shape, self.shapes[shape]._replace(awaits_snapshot=None))
+    def all_awaiting(self, again: Iterable[SnapshotAgain]) -> Registry:
+        """The same for several shapes at once."""
+        registry = self
+        for shape, reason in again:
+            registry = registry.awaiting(shape, reason)
+        return registry
+
+    def settled(self, shape: str, facts: TableFacts) -> Registry:
+        """The shape's snapshot, of a table with these facts, was read back from its table."""
+        return self._with_entry(shape, self.shapes[shape]._replace(awaits_snapshot=None, facts=facts))
+
+    def altered(self, shape: str, facts: TableFacts) -> Registry:
+        """The shape's table has followed what was done to the Postgres table."""
+        return self._with_entry(shape, self.shapes[shape]._replace(facts=facts))
 
     def _with_entry(self, shape: str, entry: ShapeEntry) -> Registry:
         return replace(self, shapes={**self.shapes, shape: entry})
@@ -165,6 +180,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     definition: str
     awaits_snapshot: str | None
+    facts: TableFacts | None
 
 
 class _Versioned(msgspec.Struct, frozen=True):
@@ -187,7 +203,8 @@ def decode(content: bytes, path: str) -> Registry:
             raise ValueError(f"it has version {version}, and this Penstock reads version {VERSION}")
         file = msgspec.json.decode(content, type=_File)
         shapes = {
-            name: ShapeEntry(entry.definition, entry.awaits_snapshot) for name, entry in file.shapes.items()
+            name: ShapeEntry(entry.definition, entry.awaits_snapshot, entry.facts)
+            for name, entry in file.shapes.items()
         }
         return Registry(file.system_id, file.timeline, file.slot, parse_lsn(file.ceiling_lsn), shapes)
     except ValueError as error:

@@ -9,6 +9,7 @@ from penstock.log_offset import LogOffset
 from penstock.lsn import format_lsn
 from penstock.shapes.registry import Registry, ShapeEntry
 from penstock.shapes.shape import Shape, definition_hash
+from penstock.shapes.snapshot_again import SnapshotAgain
 
 
 class ServerFacts(NamedTuple):
@@ -28,13 +29,6 @@ class Continue(NamedTuple):
 
     shape: str
     offset: LogOffset
-
-
-class SnapshotAgain(NamedTuple):
-    """The shape is snapshotted, for the first time or once more, before anything is confirmed."""
-
-    shape: str
-    reason: str
 
 
 class Refuse(NamedTuple):
@@ -92,12 +86,16 @@ def decide(
     else:
         ceiling = registry.ceiling_lsn if limit is None else min(registry.ceiling_lsn, limit)
     entries = {
-        shape.name: ShapeEntry(
-            definition_hash(shape), action.reason if isinstance(action, SnapshotAgain) else None
-        )
-        for shape, action in zip(shapes, actions, strict=True)
+        shape.name: _entry(shape, action, registry) for shape, action in zip(shapes, actions, strict=True)
     }
     return Decision(actions, Registry(server.system_id, server.timeline, server.slot, ceiling, entries))
+
+
+def _entry(shape: Shape, action: Action, registry: Registry | None) -> ShapeEntry:
+    if isinstance(action, SnapshotAgain):
+        return ShapeEntry(definition_hash(shape), action.reason)
+    assert registry is not None, "a shape goes on only by its entry"
+    return registry.shapes[shape.name]
 
 
 def _refusal(registry: Registry, server: ServerFacts) -> str | None:

@@ -88,7 +88,7 @@ class _Section:
 
     def refuse(self, found: str, fix: str) -> None:
         """Note a mistake."""
-        self.lines.append(_line(self._file, self._place, found, fix))
+        self.lines.append(shape_line(self._file, self._place, found, fix))
 
     def refuse_unknown_keys(self, known: Sequence[str], owner: str) -> None:
         """Note each key that means nothing here."""
@@ -130,7 +130,7 @@ def _read(path: Path) -> dict[str, object]:
     except ValueError as error:
         found, fix = f"not TOML: {error}", "correct it there"
     # Outside of the handlers: the cause would only repeat the line.
-    raise ShapeFileError(_line(str(path), "", found, fix))
+    raise ShapeFileError(shape_line(str(path), "", found, fix))
 
 
 def _storage(top: _Section, directory: Path) -> str:
@@ -246,7 +246,8 @@ def _equal_but_for_case(words: Sequence[str]) -> list[str]:
     return [" and ".join(map(_shown, group)) for group in groups.values() if len(group) > 1]
 
 
-def _line(file: str, place: str, found: str, fix: str) -> str:
+def shape_line(file: str, place: str, found: str, fix: str) -> str:
+    """What is wrong in a file, and what to do, on one line; `place` may be empty."""
     return ": ".join(part for part in (file, place, found) if part) + f". Fix: {fix}"
 
 

@@ -16,7 +16,8 @@ columns that keep the table's value; null if none).
 3. Each column has the value of the last change that carries it, back to the key's last insert or delete.
    Behind an insert there is nothing to keep: what it lacks is null.
 4. The insert half of a key change takes what it lacks from the old key's row (key_changes.py).
-5. A row for which the shape's `where` isn't true is deleted. It is judged by the net row: a shape with a
+5. A column that the table doesn't have yet gets, in every row that is older than it, its `missing` value.
+6. A row for which the shape's `where` isn't true is deleted. It is judged by the net row: a shape with a
    `where` gets no absent columns (REPLICA IDENTITY FULL, or a table without TOAST).
 
 The common batch has no absent column: then the last change a key is all there is to find. `survey` tells, in
@@ -26,15 +27,19 @@ one pass, what a batch needs; the caller persists the changes, which are read tw
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Final, NamedTuple
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import ByteType, DecimalType, IntegerType, LongType, ShortType, StringType
 
 from penstock.log_offset import LogOffset
 from penstock.spark.decode import ABSENT, ACTION, OLD_KEY, OP_OFFSET, TX_OFFSET
+from penstock.spark.decode import Column as TableColumn
 from penstock.spark.inheritance import complete_key_changes
 from penstock.spark.names import column_of
 
@@ -83,6 +88,33 @@ class NetChanges:
     """Whether a row may keep columns of the table."""
     key_ranges: tuple[KeyRange, ...] = ()
     """The bounds of all keys in `rows`."""
+    added: tuple[str, ...] = ()
+    """The columns that the table doesn't have yet."""
+
+    @property
+    def condition(self) -> Column:
+        """Equal keys, within the batch's range: Delta then opens only files that may hold one of them."""
+        same = [column_of(name, "t") == column_of(name, "s") for name in self.key]
+        # A truncated table is read whole anyway.
+        ranges = () if self.truncated else self.key_ranges
+        within = [column_of(each.column, "t").between(F.lit(each.low), F.lit(each.high)) for each in ranges]
+        return reduce(Column.__and__, [*same, *within])
+
+    @property
+    def inserts(self) -> dict[str, Column]:
+        """What a new row gets, by column."""
+        return {name: column_of(name, "s") for name in self.columns}
+
+    @property
+    def updates(self) -> dict[str, Column]:
+        """What a row that the table has gets, by column."""
+        return {name: self._updated(name) for name in self.columns if name not in self.key}
+
+    def _updated(self, name: str) -> Column:
+        new = column_of(name, "s")
+        if not self.partial or name in self.added:
+            return new
+        return F.when(F.array_contains(f"s.{ABSENT}", name), column_of(name, "t")).otherwise(new)
 
 
 def survey(changes: DataFrame, key: Sequence[str]) -> Survey:
@@ -107,6 +139,22 @@ def survey(changes: DataFrame, key: Sequence[str]) -> Survey:
     )
 
 
+def survey_here(changes: pa.Table, key: Sequence[str]) -> Survey:
+    """The same of changes that are in this process: no Spark job."""
+    absent = pc.is_valid(changes[ABSENT])
+    truncates = changes.filter(pc.equal(changes[ACTION], "truncate")).select([TX_OFFSET, OP_OFFSET])
+    last = max((LogOffset(*row.values()) for row in truncates.to_pylist()), default=None)
+    ranged = [name for name in key if _is_ranged(changes.schema.field(name).type)]
+    bounds = [(name, *pc.min_max(changes[name]).as_py().values()) for name in ranged]
+    return Survey(
+        changes.num_rows,
+        last,
+        pc.any(absent, min_count=0).as_py(),
+        pc.any(pc.and_(absent, pc.is_valid(changes[OLD_KEY])), min_count=0).as_py(),
+        tuple(KeyRange(*bound) for bound in bounds if bound[1] is not None),
+    )
+
+
 def fold(
     changes: DataFrame,
     surveyed: Survey,
@@ -114,31 +162,83 @@ def fold(
     columns: Sequence[str],
     table: DataFrame | None = None,
     where: str | None = None,
+    added: Sequence[TableColumn] = (),
 ) -> NetChanges:
     """The net effect of a batch on the table's `columns`, which hold the key.
 
-    `table` is the table before the batch; it is read only where a key change needs it. Runs no Spark job, but
-    for a batch with such key changes.
+    `table` is the table before the batch; it is read only where a key change needs it, or where `added`, the
+    columns that it doesn't have yet, bring values for its rows. Runs no Spark job, but for a batch with such
+    key changes.
     """
+    truncated = surveyed.truncated_at is not None
+    before = None
+    if table is not None and not truncated:
+        before = table.withColumns({column.name: _missing_value(column) for column in added})
     rows = changes.where(F.col(ACTION) != "truncate")
     if surveyed.truncated_at is not None:
         rows = rows.where(_offset() > _literal(surveyed.truncated_at))
     names = [name for name in changes.columns if name not in (TX_OFFSET, OP_OFFSET, ACTION, ABSENT, OLD_KEY)]
     if surveyed.linked:
-        before = None if surveyed.truncated_at is not None else table
         rows = complete_key_changes(rows, key, names, before)
     net = _by_column(rows, key, names) if surveyed.partial else _by_row(rows, key, names)
+    if surveyed.partial:
+        net = _with_missing(net, added)
     if where is not None:
         stays = (F.col(ACTION) == UPSERT) & F.coalesce(F.expr(where), F.lit(False))
         net = net.withColumn(ACTION, F.when(stays, F.lit(UPSERT)).otherwise(F.lit(DELETE)))
-    return NetChanges(
+    folded = NetChanges(
         net.select(ACTION, ABSENT, *map(column_of, columns)),
         tuple(key),
         tuple(columns),
-        truncated=surveyed.truncated_at is not None,
+        truncated=truncated,
         partial=surveyed.partial,
         key_ranges=surveyed.key_ranges,
+        added=tuple(column.name for column in added),
     )
+    if before is None or all(column.missing is None for column in added):
+        return folded
+    return _with_untouched(folded, before)
+
+
+def _is_ranged(arrow: pa.DataType) -> bool:
+    kinds = pa.types
+    return bool(kinds.is_integer(arrow) or kinds.is_decimal(arrow) or kinds.is_string(arrow))
+
+
+def _with_missing(net: DataFrame, added: Sequence[TableColumn]) -> DataFrame:
+    """The same rows; what they lack of new columns, which no table row can have, is there."""
+    absent = F.coalesce(F.col(ABSENT), F.array().cast("array<string>"))
+    return net.withColumns(
+        {
+            column.name: F.when(F.array_contains(absent, column.name), _missing_value(column)).otherwise(
+                column_of(column.name)
+            )
+            for column in added
+        }
+    )
+
+
+def _with_untouched(net: NetChanges, table: DataFrame) -> NetChanges:
+    """The same, and for each row that the batch doesn't touch a change that brings the new columns only."""
+    kept = [name for name in net.columns if name not in net.key and name not in net.added]
+    untouched = table.join(net.rows, list(net.key), "left_anti").select(
+        F.lit(UPSERT).alias(ACTION),
+        F.array(*map(F.lit, kept)).cast("array<string>").alias(ABSENT),
+        *map(column_of, net.columns),
+    )
+    return replace(net, rows=net.rows.unionByName(untouched), partial=True, key_ranges=())
+
+
+def _missing_value(column: TableColumn) -> Column:
+    """A column's `missing` as a literal; by its number where Python has no such date."""
+    lake = column.lake
+    value = lake.parse(pa.array([column.missing], pa.string()))[0]
+    if not value.is_valid or not pa.types.is_temporal(lake.arrow):
+        return F.lit(value.as_py()).cast(lake.spark)
+    number = F.lit(value.value)
+    if pa.types.is_date(lake.arrow):
+        return F.date_from_unix_date(number.cast("int"))
+    return F.timestamp_micros(number).cast(lake.spark)
 
 
 def _by_row(rows: DataFrame, key: Sequence[str], names: Sequence[str]) -> DataFrame:

@@ -16,7 +16,9 @@
    hasn't changed: it is taken from there, and the column isn't absent.
 3. An update whose `identity` shows another key than its row becomes a delete of the old key at `op_offset`
    and an insert of the new one at `op_offset + 1`. What that insert lacks is in the old key's row.
-4. Keys are compared as text. So `1.0` to `1.00` is a key change too, and still ends with the right row.
+4. A row that was inserted before a column was added has the column's `missing` value, which its frame can't
+   carry. An update that lacks the column keeps what the row has, as in 1.
+5. Keys are compared as text. So `1.0` to `1.00` is a key change too, and still ends with the right row.
 """
 
 from __future__ import annotations
@@ -60,6 +62,8 @@ class Column(NamedTuple):
     base: str = ""
     """What a domain stands on, down to a type that is none."""
     not_null: bool = False
+    missing: str | None = None
+    """What rows have that are older than the column, as Postgres prints it (`attmissingval`); None: null."""
 
     @property
     def lake(self) -> LakeType:
@@ -124,6 +128,7 @@ class ChangeDecoder:
         self._columns = tuple(columns)
         self._ignore_others = ignore_others
         self._blank: _Row = [_ABSENT] * len(columns)
+        self._new: _Row = [_missing(column) for column in columns]
         self._places = {column.name: place for place, column in enumerate(columns)}
         self._key = tuple(self._places[name] for name in key)
         self._known: dict[tuple[str, str], int | None] = {
@@ -156,13 +161,13 @@ class ChangeDecoder:
     def _add(self, changes: _Changes, at: _Place, frame: _Frame) -> None:
         match frame.action:
             case "I":
-                row = self._row(at, frame.columns)
+                row = self._row(at, frame.columns, self._new)
                 self._require_key(at, row)
                 changes.add(at, "insert", row, self._absent(row))
             case "U":
                 self._add_update(changes, at, frame)
             case "D":
-                old = self._row(at, frame.identity)
+                old = self._row(at, frame.identity, self._blank)
                 self._require_key(at, old)
                 changes.add(at, "delete", self._key_only(old))
             case "T":
@@ -171,8 +176,8 @@ class ChangeDecoder:
                 raise self._error(at, "the frame is no insert, update, delete or truncate")
 
     def _add_update(self, changes: _Changes, at: _Place, frame: _Frame) -> None:
-        row = self._row(at, frame.columns)
-        old = self._row(at, frame.identity)
+        row = self._row(at, frame.columns, self._blank)
+        old = self._row(at, frame.identity, self._blank)
         self._require_key(at, old)
         if _ABSENT in row:
             row = [before if value == _ABSENT else value for value, before in zip(row, old, strict=True)]
@@ -184,8 +189,8 @@ class ChangeDecoder:
         changes.old_keys[len(changes.rows)] = old
         changes.add((at[0], at[1] + 1), "insert", row, absent)
 
-    def _row(self, at: _Place, cells: list[_Cell]) -> _Row:
-        row = self._blank.copy()
+    def _row(self, at: _Place, cells: list[_Cell], otherwise: _Row) -> _Row:
+        row = otherwise.copy()
         known = self._known
         for cell in cells:
             try:
@@ -288,6 +293,10 @@ def decode_copy(relation: str, columns: Sequence[Column], data: bytes) -> pa.Rec
         except _MISFITS:
             raise DecodeError(f"{relation} in its snapshot: {_misfit(column)}") from None
     return pa.RecordBatch.from_arrays(arrays, names=[column.name for column in columns])
+
+
+def _missing(column: Column) -> msgspec.Raw:
+    return _ABSENT if column.missing is None else msgspec.Raw(msgspec.json.encode(column.missing))
 
 
 def _fits(lake: LakeType, cell: msgspec.Raw) -> bool:

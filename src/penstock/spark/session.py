@@ -1,21 +1,29 @@
-"""The Spark session: made once for the process, with one child session a shape.
+"""The Spark session: made once for the process, with one child session a shape; and what goes wrong in it.
 
 Making it takes seconds and blocks: call it in a thread. A session's settings are shared by all threads that
 use it, and a flush sets its transaction's name and version there: each shape works in a session of its own.
+
+Spark's errors are pages of stack traces, some with rows' values. `plain_errors` makes one line of them. An
+error of ours, raised in a worker, comes out of Spark as the text of a traceback: workers say theirs by
+`saying_errors`, in a form that is found in any text, and it becomes the error that it was.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 from subprocess import PIPE
 from typing import IO, Final
 from urllib.parse import urlsplit
 
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
@@ -30,6 +38,20 @@ _FILE_BYTES: Final = 32 << 20
 _START: Final = threading.Lock()
 # Java says this of a module that Spark asks for, in a tone that worries people.
 _JAVA_CHATTER: Final = b"Using incubator modules"
+_SAID: Final = re.compile(r"penstock-worker-error: (?=\[)")
+# SQLSTATE's class of errors that come of a value, and `raise_error`'s: their messages show it.
+_OF_A_VALUE: Final = re.compile(r"\[([A-Z0-9_.]+)\].*?SQLSTATE: (?:22|P0)", re.DOTALL)
+_STORAGE_TROUBLES: Final = {
+    "No space left on device": "make room there, and where Spark keeps its scratch files (SPARK_LOCAL_DIRS)",
+    "Disk quota exceeded": "raise the quota, or use another storage",
+    "Read-only file system": "mount it writable, or use another storage",
+    "Permission denied": "give this user the right to write there",
+    "Access Denied": "give this user the right to write there",
+    "Mkdirs failed to create": "make that directory writable, with no file in its place",
+    "ParentNotDirectoryException": "a file stands where a directory should: move it, or use another storage",
+    "Not a directory": "a file stands where a directory should: move it, or use another storage",
+}
+_LINE_LENGTH: Final = 300
 
 
 class SparkFailed(PenstockError):
@@ -38,6 +60,14 @@ class SparkFailed(PenstockError):
 
 class StorageRefused(PenstockError):
     """Tables at this storage could lose commits."""
+
+
+class StorageFailed(PenstockError):
+    """A table's storage can't be written."""
+
+
+class SparkError(PenstockError):
+    """A Spark job failed for a reason that has no error of its own."""
 
 
 def open_session(
@@ -88,6 +118,8 @@ def session_conf(master: str, app_name: str, jars: list[Path]) -> dict[str, str]
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.ansi.enabled": "true",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # Spark's own choice, INT96, is read as nanoseconds elsewhere, which hold the years 1678 to 2262 only.
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         # A flush rewrites each file that holds one of its keys: better many small ones.
         "spark.databricks.delta.optimize.maxFileSize": str(_FILE_BYTES),
         "spark.databricks.delta.optimize.minFileSize": str(_FILE_BYTES // 2),
@@ -127,6 +159,52 @@ def check_storage(url: str, conf: Mapping[str, str]) -> None:
             f"storage {url}: two leaders could overwrite each other's commits. Set {setting} to a LogStore "
             "for several writers, such as io.delta.storage.S3DynamoDBLogStore"
         )
+
+
+@contextmanager
+def saying_errors() -> Iterator[None]:
+    """In a worker: raise our own errors in the form that `plain_errors` looks for."""
+    try:
+        yield
+    except PenstockError as error:
+        said = json.dumps([type(error).__name__, str(error)])
+        raise RuntimeError(f"penstock-worker-error: {said}") from None
+
+
+@contextmanager
+def plain_errors(path: str) -> Iterator[None]:
+    """In the driver: turn what Spark raises about the table at `path` into one of our errors.
+
+    That is the error that a worker said, StorageFailed, or SparkError with the first line of the message.
+    """
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        plain = plain_error(path, str(error))
+        # The original would show the value.
+        raise plain from (None if _OF_A_VALUE.search(str(error)) else error)
+
+
+def plain_error(path: str, text: str) -> PenstockError:
+    """The error that a text of Spark's stands for."""
+    if (said := _SAID.search(text)) is not None:
+        (kind, sentence), _ = json.JSONDecoder().raw_decode(text, said.end())
+        return _kinds(PenstockError).get(kind, SparkError)(sentence)
+    for trouble, fix in _STORAGE_TROUBLES.items():
+        if trouble in text:
+            return StorageFailed(f"can't write {path}: {trouble}; {fix}")
+    if (of_a_value := _OF_A_VALUE.search(text)) is not None:
+        return SparkError(f"{path}: a value does not fit what is done with it ({of_a_value[1]})")
+    lines = [line.strip(": ") for line in text.splitlines() if line.strip(": ")]
+    if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
+        del lines[0]
+    return SparkError(f"{path}: {''.join(lines[:1])[:_LINE_LENGTH]}")
+
+
+def _kinds(kind: type[PenstockError]) -> dict[str, type[PenstockError]]:
+    """An error's class and all below it, by name."""
+    below = [_kinds(each) for each in kind.__subclasses__()]
+    return {kind.__name__: kind} | {name: each for kinds in below for name, each in kinds.items()}
 
 
 def _log_settings() -> str:

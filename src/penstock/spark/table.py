@@ -1,12 +1,15 @@
 """A shape's Delta table. The position lives with the data: every flush is one commit that carries its offset.
 
-1. A commit names its writer, `txnAppId` (constant for a shape), and its offset, `txnVersion`. Delta skips, in
-   silence, a commit whose version the table has already; so each attempt reads the table's offset first, and
-   only an offset that was read back counts as flushed.
+1. A commit names its writer, `txnAppId` (an AppId), and its offset, `txnVersion`. Delta skips, in silence, a
+   commit whose version the table has already; so each attempt reads the table's offset first, and only an
+   offset that was read back counts as flushed. On a new timeline LSNs may be lower than they were: it is
+   another name. The table's offset is the one under its newest timeline.
 2. Two writers of one name can't mix: whoever commits second, on top of a table that it hasn't read, fails
    with TableConflict and has changed nothing.
 3. Deletion vectors are off: `deltalake`'s `to_pyarrow_table` and `to_pandas` refuse tables that have
    them. With files as small as ours they saved no time either: one row into a million took as long without.
+4. Dates and timestamps have no statistics: `deltalake` fails on those outside the years 1 to 9999, where
+   Postgres' infinities are. A flush finds its files by other keys only.
 
 A ShapeTable belongs to one session and does one thing at a time: the two settings are the session's.
 Everything here blocks.
@@ -14,11 +17,10 @@ Everything here blocks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import reduce
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from delta.exceptions import (
     ConcurrentAppendException,
@@ -29,15 +31,17 @@ from delta.exceptions import (
     MetadataChangedException,
     ProtocolChangedException,
 )
-from delta.tables import DeltaTable
+from delta.tables import DeltaMergeBuilder, DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import NumericType, StringType, StructType
 
 from penstock.errors import PenstockError
-from penstock.spark.apply import DELETE, KeyRange, NetChanges
-from penstock.spark.decode import ABSENT, ACTION
-from penstock.spark.names import column_of, quote
+from penstock.spark.apply import DELETE, NetChanges
+from penstock.spark.decode import ACTION, LayoutChanged
+from penstock.spark.decode import Column as TableColumn
+from penstock.spark.names import quote
+from penstock.spark.session import plain_errors
 
 PROPERTIES: Final = MappingProxyType(
     {
@@ -51,6 +55,8 @@ PROPERTIES: Final = MappingProxyType(
 )
 # A flush reads and rewrites each file that may hold one of its keys.
 _FILE_ROWS: Final = 50_000
+_STATISTICS: Final = 16
+UPKEEP_COMMITS: Final = 200
 _CONFLICTS: Final = (
     ConcurrentAppendException,
     ConcurrentDeleteDeleteException,
@@ -72,157 +78,237 @@ class OffsetRefused(PenstockError):
     """The table is already at or past the offset that was to be written, or lacks one that was."""
 
 
-class ShapeTable:
-    """The Delta table at `path`, written under the name `app_id`, through a session of its own."""
+class AppId(NamedTuple):
+    """Who writes a table: the name that each commit carries."""
 
-    def __init__(self, spark: SparkSession, path: str, app_id: str) -> None:
+    system_id: str
+    shape: str
+    timeline: int
+
+    @property
+    def prefix(self) -> str:
+        """What the names of all timelines have in common."""
+        return f"penstock:{self.system_id}:{self.shape}:"
+
+    def __str__(self) -> str:
+        return f"{self.prefix}{self.timeline}"
+
+
+class Position(NamedTuple):
+    """How far a table is."""
+
+    timeline: int
+    offset: int
+
+
+class ShapeTable:
+    """The Delta table at `path`, written under the name `app_id`, through a session of its own.
+
+    What Spark raises comes out as one of our own errors (`session.plain_errors`).
+    """
+
+    def __init__(self, spark: SparkSession, path: str, app_id: AppId) -> None:
         self._spark = spark
         self._path = path
         self._app_id = app_id
+        self._tended_at: int | None = None
+
+    @property
+    def path(self) -> str:
+        """Where it is."""
+        return self._path
 
     def exists(self) -> bool:
         """Whether there is a Delta table."""
-        return DeltaTable.isDeltaTable(self._spark, self._path)
+        with plain_errors(self._path):
+            return DeltaTable.isDeltaTable(self._spark, self._path)
 
-    def create(self, schema: StructType) -> None:
+    def create(self, schema: StructType, key: Sequence[str]) -> None:
         """Make an empty table, without an offset."""
-        builder = DeltaTable.create(self._spark).location(self._path).addColumns(schema)
-        for name, value in PROPERTIES.items():
-            builder = builder.property(name, value)
-        builder.execute()
+        with plain_errors(self._path):
+            builder = DeltaTable.create(self._spark).location(self._path).addColumns(schema)
+            for name, value in properties(schema, key).items():
+                builder = builder.property(name, value)
+            builder.execute()
 
     def rows(self) -> DataFrame:
         """The table as it is now."""
         return self._spark.read.format("delta").load(self._path)
 
+    def schema(self) -> StructType:
+        """The table's columns."""
+        with plain_errors(self._path):
+            return self.rows().schema
+
     def read_offset(self) -> int | None:
-        """The offset of the last flush or snapshot; None if there is none. Looks into the log each time.
+        """The offset of the last flush or snapshot; None if there is none. Looks into the log each time."""
+        position = self.read_position()
+        return None if position is None else position.offset
+
+    def read_position(self) -> Position | None:
+        """The last flush or snapshot under the newest timeline; None if there is none.
 
         Delta writes the offsets into a small file beside each commit. Only where that one is missing does
         this cost a Spark job.
         """
-        delta_log = self._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(
-            self._spark._jsparkSession, self._path
-        )
-        nothing = getattr(delta_log, "update$default$2")()
-        snapshot = delta_log.update(False, nothing, nothing)
-        if snapshot.version() < 0:
-            return None
-        checksum = snapshot.checksumOpt()
-        known = checksum.get().setTransactions() if checksum.isDefined() else nothing
-        transactions = known.get() if known.isDefined() else snapshot.setTransactions()
-        versions = [
-            transactions.apply(place).version()
-            for place in range(transactions.size())
-            if transactions.apply(place).appId() == self._app_id
-        ]
-        return max(versions, default=None)
+        with plain_errors(self._path):
+            snapshot = self._snapshot()
+            if snapshot.version() < 0:
+                return None
+            checksum = snapshot.checksumOpt()
+            known = checksum.get().setTransactions() if checksum.isDefined() else checksum
+            transactions = known.get() if known.isDefined() else snapshot.setTransactions()
+            found = [transactions.apply(place) for place in range(transactions.size())]
+            positions = [self._position(each.appId(), each.version()) for each in found]
+        return max((each for each in positions if each is not None), default=None)
 
-    def merge(self, net: NetChanges, version: int) -> int:
+    def lacking(self, columns: Sequence[TableColumn]) -> list[TableColumn]:
+        """Those of the columns that the table doesn't have. LayoutChanged if it has one with another type."""
+        if not columns:
+            return []
+        stored = {field.name.lower(): field for field in self.schema().fields}
+        for column in columns:
+            field = stored.get(column.name.lower())
+            if field is not None and (field.name, field.dataType.simpleString()) != (
+                column.name,
+                column.lake.spark,
+            ):
+                raise LayoutChanged(
+                    f"{self._path}: column {column.name} ({column.lake.spark}) was added to the table, and "
+                    f"{field.name} ({field.dataType.simpleString()}) is stored already: snapshot it again"
+                )
+        return [column for column in columns if column.name.lower() not in stored]
+
+    def merge(self, net: NetChanges, version: int | None) -> int | None:
         """Apply a batch in one commit with the offset `version`; return the offset that the table then has.
 
-        A table that is already there, or further, is left as it is. TableConflict if another writer was
-        faster.
+        A table that is already there, or further, is left as it is. Without a version, the commit leaves the
+        offset as it is. TableConflict if another writer was faster.
         """
-        at = self.read_offset()
-        if at is not None and at >= version:
-            return at
-        merge = (
-            DeltaTable.forPath(self._spark, self._path).alias("t").merge(net.rows.alias("s"), _condition(net))
-        )
-        values = {name: column_of(name, "s") for name in net.columns}
-        updates = {name: _updated(name, net) for name in net.columns if name not in net.key}
+        at = self._own_position()
+        if at is not None and version is not None and at.offset >= version:
+            return at.offset
+        with self._committing(version):
+            self._merging(net).execute()
+        return self._read_back(version)
+
+    def _merging(self, net: NetChanges) -> DeltaMergeBuilder:
+        target = DeltaTable.forPath(self._spark, self._path).alias("t")
+        merge = target.merge(net.rows.alias("s"), net.condition)
+        if net.added:
+            merge = merge.withSchemaEvolution()
         deleted = F.col(f"s.{ACTION}") == DELETE
         merge = merge.whenMatchedDelete(deleted)
-        if updates:
-            merge = merge.whenMatchedUpdate(set=_quoted(updates))
-        merge = merge.whenNotMatchedInsert(~deleted, values=_quoted(values))
-        if net.truncated:
-            merge = merge.whenNotMatchedBySourceDelete()
-        with self._committing(version):
-            merge.execute()
-        return self._read_back(version)
+        if net.updates:
+            merge = merge.whenMatchedUpdate(set=_quoted(net.updates))
+        merge = merge.whenNotMatchedInsert(~deleted, values=_quoted(net.inserts))
+        return merge.whenNotMatchedBySourceDelete() if net.truncated else merge
 
-    def overwrite_from(self, rows: DataFrame, version: int) -> int:
+    def overwrite_from(self, rows: DataFrame, version: int, key: Sequence[str]) -> int:
         """Replace the table, columns included, in one commit with the offset `version`; make it if need be.
 
-        OffsetRefused, before any work, if the table is already there or further: Delta would skip the commit.
+        OffsetRefused, before any work, if the table is already there or further on this timeline: Delta would
+        skip the commit.
         """
-        at = self.read_offset()
-        if at is not None and at >= version:
-            raise OffsetRefused(f"{self._path} is at offset {at}: a snapshot at {version} would be skipped")
-        writer = rows.write.format("delta").mode("overwrite").options(**PROPERTIES)
+        at = self._own_position()
+        if at is not None and at.timeline == self._app_id.timeline and at.offset >= version:
+            raise OffsetRefused(
+                f"{self._path} is at offset {at.offset}: a snapshot at {version} would be skipped"
+            )
+        writer = rows.write.format("delta").mode("overwrite").options(**properties(rows.schema, key))
         writer = writer.option("overwriteSchema", "true").option("maxRecordsPerFile", _FILE_ROWS)
         # A writer goes by its DataFrame's session, which need not be ours; so the commit is named here.
-        writer = writer.option("txnAppId", self._app_id).option("txnVersion", version)
-        with self._explaining_conflicts():
+        writer = writer.option("txnAppId", str(self._app_id)).option("txnVersion", version)
+        with self._explaining():
             writer.save(self._path)
-        return self._read_back(version)
+        self._read_back(version)
+        return version
 
-    def add_columns(self, columns: StructType) -> None:
-        """Add columns, null in every row. A commit of its own, without an offset."""
-        definitions = ", ".join(
-            f"{quote(field.name)} {field.dataType.simpleString()}" for field in columns.fields
-        )
-        self._spark.sql(f"ALTER TABLE delta.{quote(self._path)} ADD COLUMNS ({definitions})")
+    def upkeep(self) -> bool:
+        """Optimize and vacuum, once in UPKEEP_COMMITS commits; whether it was time. Costs nothing if not.
+
+        Counted from where this ShapeTable saw the table first.
+        """
+        with plain_errors(self._path):
+            version = int(self._snapshot().version())
+        if self._tended_at is None or version // UPKEEP_COMMITS == self._tended_at // UPKEEP_COMMITS:
+            self._tended_at = version
+            return False
+        self.optimize()
+        self.vacuum()
+        self._tended_at = version
+        return True
 
     def optimize(self) -> None:
-        """Put small files together."""
-        with self._explaining_conflicts():
+        """Put small files together. The offset stays."""
+        with self._explaining():
             DeltaTable.forPath(self._spark, self._path).optimize().executeCompaction()
 
     def vacuum(self) -> None:
         """Delete files that no version of the last day needs."""
-        DeltaTable.forPath(self._spark, self._path).vacuum()
+        with self._explaining():
+            DeltaTable.forPath(self._spark, self._path).vacuum()
 
-    @property
-    def _jvm(self) -> Any:
-        return self._spark._jvm
+    def _snapshot(self) -> Any:
+        """The table's newest state, as Delta has it; its version is -1 if there is no table."""
+        jvm: Any = self._spark._jvm
+        delta_log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._spark._jsparkSession, self._path)
+        nothing = getattr(delta_log, "update$default$2")()
+        return delta_log.update(False, nothing, nothing)
+
+    def _position(self, app_id: str, version: int) -> Position | None:
+        timeline = app_id.removeprefix(self._app_id.prefix)
+        return Position(int(timeline), version) if timeline != app_id and timeline.isdecimal() else None
+
+    def _own_position(self) -> Position | None:
+        """As `read_position`. A table that a newer timeline has written is not ours any more."""
+        at = self.read_position()
+        if at is not None and at.timeline > self._app_id.timeline:
+            raise TableConflict(
+                f"{self._path} follows timeline {at.timeline}, this writer {self._app_id.timeline}: stop it"
+            )
+        return at
 
     @contextmanager
-    def _committing(self, version: int) -> Iterator[None]:
-        """Let the one operation inside commit under our name and this version."""
-        self._spark.conf.set(_APP_ID, self._app_id)
-        self._spark.conf.set(_VERSION, str(version))
+    def _committing(self, version: int | None) -> Iterator[None]:
+        """Let the one operation inside commit under our name and this version, if there is one."""
+        if version is not None:
+            self._spark.conf.set(_APP_ID, str(self._app_id))
+            self._spark.conf.set(_VERSION, str(version))
         try:
-            with self._explaining_conflicts():
+            with self._explaining():
                 yield
         finally:
             self._spark.conf.unset(_APP_ID)
             self._spark.conf.unset(_VERSION)
 
     @contextmanager
-    def _explaining_conflicts(self) -> Iterator[None]:
-        try:
-            yield
-        except _CONFLICTS as error:
-            name = type(error).__name__
-            raise TableConflict(f"{self._path}: somebody else committed meanwhile ({name})") from error
+    def _explaining(self) -> Iterator[None]:
+        with plain_errors(self._path):
+            try:
+                yield
+            except _CONFLICTS as error:
+                name = type(error).__name__
+                raise TableConflict(f"{self._path}: somebody else committed meanwhile ({name})") from error
 
-    def _read_back(self, version: int) -> int:
-        at = self.read_offset()
-        if at is None or at < version:
-            raise OffsetRefused(f"{self._path} is at offset {at} after a commit at {version}")
-        return at
-
-
-def _condition(net: NetChanges) -> Column:
-    """Equal keys, within the batch's range: Delta then opens only files that may hold one of them."""
-    same = [column_of(name, "t") == column_of(name, "s") for name in net.key]
-    # A truncated table is read whole anyway.
-    within = [] if net.truncated else [_within(each) for each in net.key_ranges]
-    return reduce(Column.__and__, [*same, *within])
+    def _read_back(self, version: int | None) -> int | None:
+        at = self.read_position()
+        if version is None:
+            return None if at is None else at.offset
+        if at is None or at.timeline != self._app_id.timeline or at.offset < version:
+            raise OffsetRefused(f"{self._path} is at {at} after a commit at {version}")
+        return at.offset
 
 
-def _within(keys: KeyRange) -> Column:
-    return column_of(keys.column, "t").between(F.lit(keys.low), F.lit(keys.high))
-
-
-def _updated(name: str, net: NetChanges) -> Column:
-    new = column_of(name, "s")
-    if not net.partial:
-        return new
-    return F.when(F.array_contains(f"s.{ABSENT}", name), column_of(name, "t")).otherwise(new)
+def properties(schema: StructType, key: Sequence[str]) -> dict[str, str]:
+    """A table's properties, by its columns."""
+    kinds = (NumericType, StringType)
+    kept = [field.name for field in schema.fields if isinstance(field.dataType, kinds)]
+    ordered = [name for name in key if name in kept] + [name for name in kept if name not in key]
+    if not ordered:
+        return {**PROPERTIES, "delta.dataSkippingNumIndexedCols": "0"}
+    names = ",".join(map(quote, ordered[:_STATISTICS]))
+    return {**PROPERTIES, "delta.dataSkippingStatsColumns": names}
 
 
 def _quoted(columns: dict[str, Column]) -> dict[str, str | Column]:

@@ -1,0 +1,196 @@
+"""`penstock shapes`: keep the tables of a shapes file equal to Postgres, until told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Set
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import structlog
+from pyspark.sql import SparkSession
+
+from penstock.errors import PenstockError
+from penstock.leader_cycle import LeaderCycle
+from penstock.ops.health import Health, Phase
+from penstock.ops.server import OpsServer
+from penstock.ops.shapes_metrics import ShapesMetrics
+from penstock.postgres.connection import QUALIFIED_NAMES
+from penstock.postgres.leader_line import LeaderLine
+from penstock.postgres.timeline import ServerIdentity
+from penstock.settings import ShapesSettings
+from penstock.shapes.change_log_index import Relation
+from penstock.shapes.job_runner import JobThreads
+from penstock.shapes.jobs import ShapeJobs
+from penstock.shapes.leadership import ShapesLeadership, ShapeStalled
+from penstock.shapes.pipeline import ShapeLine
+from penstock.shapes.progress import Progress
+from penstock.shapes.registry import open_registry
+from penstock.shapes.shape_catalog import ShapeCatalog
+from penstock.shapes.shape_rules import refusals
+from penstock.shapes.shapes_file import ShapeFileError, ShapesFile, shape_line
+from penstock.shapes.table_facts import TableFacts, to_columns
+from penstock.spark.session import check_storage, open_session, stop_session
+from penstock.spark.shape_jobs import SparkJobs
+from penstock.spark.where_check import check_where
+
+EXIT_DONE: Final = 0
+EXIT_STALLED: Final = 1
+EXIT_ANOTHER_LEADS: Final = 3
+
+_log = structlog.get_logger()
+
+
+class Run(NamedTuple):
+    """How the command was called."""
+
+    master: str
+    conf: Mapping[str, str]
+    once: bool = False
+    resnapshot: frozenset[str] = frozenset()
+
+
+class ShapesApp:
+    """The outer loop. A signal ends it, and with `--once` the end of the work."""
+
+    def __init__(
+        self, settings: ShapesSettings, file: ShapesFile, run: Run, *, spark: SparkSession, progress: Progress
+    ) -> None:
+        self._settings = settings
+        self._file = file
+        self._run = run
+        self._spark = spark
+        self._progress = progress
+        self._health = Health()
+        self._metrics = ShapesMetrics()
+        self._cycle = LeaderCycle(
+            self._health, standby_retry_interval_s=settings.leader.standby_retry_interval_s
+        )
+        # A snapshot, and looks at tables, have threads beside those of the flushes.
+        self._threads = JobThreads(settings.change_log.max_flushes + 2)
+        self._resnapshot: Set[str] = run.resnapshot
+        self._leadership: ShapesLeadership | None = None
+
+    async def run(self) -> int:
+        """Serve; returns the exit code."""
+        self._cycle.listen()
+        ops = OpsServer(self._health, self._exposition)
+        url = await ops.start(self._settings.ops.host, self._settings.ops.port)
+        _log.info("started", slot=self._settings.replication.slot, ops=url, shapes=len(self._file.shapes))
+        showing = asyncio.create_task(self._progress.run(self._lines, self._phase), name="progress")
+        try:
+            await self._check_shapes()
+            return await self._serve()
+        finally:
+            showing.cancel()
+            self._health.enter(Phase.STOPPED)
+            self._threads.close()
+            await ops.stop()
+            _log.info("stopped")
+
+    async def _serve(self) -> int:
+        give_up_at = time.monotonic() + self._settings.change_log.stall_s
+        while not self._cycle.stop.is_set():
+            self._leadership = leadership = self._new_leadership()
+            try:
+                another = await self._cycle.attempt(leadership)
+            except ShapeStalled as error:
+                _log.error("stalled", detail=str(error))
+                return EXIT_STALLED
+            except Exception as error:
+                await self._cycle.recover(error)
+                if self._run.once and time.monotonic() > give_up_at:
+                    return EXIT_STALLED
+                continue
+            finally:
+                self._health.end_leadership()
+            if another is None:
+                break
+            if self._run.once:
+                _log.error("another_leads", detail=f"{another.description} holds the slot's lock")
+                return EXIT_ANOTHER_LEADS
+            await self._cycle.stand_by(another)
+        return EXIT_DONE
+
+    def _new_leadership(self) -> ShapesLeadership:
+        log_directory = self._settings.change_log.directory
+        return ShapesLeadership(
+            self._settings,
+            self._file,
+            make_jobs=self._make_jobs,
+            threads=self._threads,
+            store=open_registry(self._file.storage),
+            log_directory=Path(log_directory or f"{self._file.storage}/_penstock/log"),
+            resnapshot=self._resnapshot,
+            once=self._run.once,
+            health=self._health,
+            metrics=self._metrics,
+            stop=self._cycle.stop,
+        )
+
+    def _make_jobs(self, identity: ServerIdentity) -> ShapeJobs:
+        return SparkJobs(self._spark, self._file, identity)
+
+    async def _check_shapes(self) -> None:
+        """Refuse what can't work before anything starts; waits for a Postgres that doesn't answer."""
+        while not self._cycle.stop.is_set():
+            try:
+                facts, names = await self._read_facts()
+            except PenstockError as error:
+                if self._run.once:
+                    raise
+                await self._cycle.recover(error)
+                continue
+            lines = refusals(self._file, facts, names) or await asyncio.to_thread(
+                where_refusals, self._spark, self._file, facts
+            )
+            if lines:
+                raise ShapeFileError("\n".join(lines))
+            return
+
+    async def _read_facts(self) -> tuple[Mapping[Relation, TableFacts], list[Relation]]:
+        line = LeaderLine(
+            self._settings.replication, self._settings.leader, role="shapes", session=QUALIFIED_NAMES
+        )
+        async with line.open():
+            tables = {Relation(*shape.table) for shape in self._file.shapes}
+            catalog = ShapeCatalog(line.connect)
+            return await catalog.facts(tables), await catalog.table_names()
+
+    def _lines(self, now: float) -> list[ShapeLine]:
+        return [] if self._leadership is None else self._leadership.lines(now)
+
+    def _phase(self) -> Phase:
+        return self._health.phase
+
+    def _exposition(self) -> bytes:
+        self._metrics.set_phase(self._health.phase)
+        return self._metrics.exposition()
+
+
+def where_refusals(spark: SparkSession, file: ShapesFile, facts: Mapping[Relation, TableFacts]) -> list[str]:
+    """A line for each `where` that Spark can't take."""
+    found = []
+    for shape in file.shapes:
+        if shape.where is not None:
+            wrong = check_where(spark, to_columns(facts[Relation(*shape.table)], None), shape.where)
+            if wrong is not None:
+                found.append(shape_line(file.path, f"shape {shape.name!r}", f"where {wrong}", "correct it"))
+    return found
+
+
+def run_shapes(settings: ShapesSettings, file: ShapesFile, run: Run, progress: Progress) -> int:
+    """Run `penstock shapes` on a Spark of its own; returns the exit code."""
+    unknown = sorted(run.resnapshot - {shape.name for shape in file.shapes})
+    if unknown:
+        raise ShapeFileError(
+            f"{file.path}: no shape {', '.join(map(repr, unknown))}. Fix: give --resnapshot one of its names"
+        )
+    check_storage(file.storage, run.conf)
+    # Before the loop, which shows that the process lives: this takes seconds, and blocks.
+    spark = open_session(run.master, "penstock shapes", run.conf)
+    try:
+        return asyncio.run(ShapesApp(settings, file, run, spark=spark, progress=progress).run())
+    finally:
+        stop_session(spark)

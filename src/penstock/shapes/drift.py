@@ -1,0 +1,105 @@
+"""Drift: a table was altered under a running shape; what is to be done about it.
+
+1. A table that now breaks a rule (shape_rules.py) stops its shape: no key, no replica identity, a name that
+   Delta can't hold.
+2. What leaves old rows in the lake with values that they no longer have needs a new snapshot: another table,
+   another key, a column that was renamed, or dropped and added again.
+3. A column whose type is another in the lake stops its shape, unless a snapshot comes anyway.
+4. An added column is added, and old rows get the value that they have in Postgres.
+5. A dropped column is kept: old rows keep their values and new ones get null. It is still read: the log may
+   hold changes of before.
+
+A shape that lists its columns cares for no others. A rewrite is not seen here but by `Collector.check`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from penstock.shapes.shape import Shape
+from penstock.shapes.shape_rules import Problem, table_problems
+from penstock.shapes.table_facts import ColumnFacts, TableFacts
+
+
+class Drift(NamedTuple):
+    """What to do. At most one of `stop` and `again` is set, and then there is nothing to add."""
+
+    facts: TableFacts
+    """To be kept instead of `before`, once the rest is done. A new snapshot begins with the catalog's."""
+    added: tuple[ColumnFacts, ...] = ()
+    """To be added to the lake's table, with `missing` in the rows that it has."""
+    dropped: tuple[str, ...] = ()
+    """Gone from the table; the lake keeps them."""
+    again: str = ""
+    """Why the shape must be snapshotted again."""
+    stop: str = ""
+    """Why the shape must stop, and what to do about it."""
+
+
+def compare(shape: Shape, before: TableFacts, now: TableFacts) -> Drift:
+    """What became of the table since `before`, as far as the shape cares."""
+    problems = [*table_problems(shape, now), *_renamed_in_list(shape, before, now)]
+    if problems:
+        return Drift(before, stop=". ".join(map(str, problems)))
+    again = next(_grounds_for_snapshot(shape, before, now), "")
+    if again:
+        return Drift(now, again=again)
+    retyped = next(_retyped(shape, before, now), None)
+    if retyped is not None:
+        return Drift(before, stop=str(retyped))
+    old, new = _names(shape, before), _names(shape, now)
+    added = tuple(column for column in now.wanted(shape.columns) if column.name not in old)
+    gone = [
+        column._replace(not_null=False) for column in before.wanted(shape.columns) if column.name not in new
+    ]
+    dropped = tuple(column.name for column in gone if column.name not in before.gone)
+    facts = now._replace(columns=(*now.columns, *gone), gone=tuple(column.name for column in gone))
+    return Drift(facts, added, dropped)
+
+
+def _names(shape: Shape, facts: TableFacts) -> dict[str, ColumnFacts]:
+    return {column.name: column for column in facts.wanted(shape.columns)}
+
+
+def _renamed_in_list(shape: Shape, before: TableFacts, now: TableFacts) -> Iterator[Problem]:
+    """Columns that the file names and that have another name now: the file has to follow."""
+    if shape.columns is None or before.tree.table.oid != now.tree.table.oid:
+        return
+    there = {column.name for column in now.columns}
+    by_attnum = {column.attnum: column.name for column in now.columns}
+    for column in before.wanted(shape.columns):
+        renamed = by_attnum.get(column.attnum)
+        if column.name not in there and renamed is not None:
+            yield Problem(
+                f"column {column.name!r} of {shape.table} is now named {renamed!r}",
+                f"write {renamed!r} into the columns of shape {shape.name!r} and start again",
+            )
+
+
+def _grounds_for_snapshot(shape: Shape, before: TableFacts, now: TableFacts) -> Iterator[str]:
+    if before.tree.table.oid != now.tree.table.oid:
+        yield f"another table has taken the name {shape.table}"
+        return
+    if set(before.key) != set(now.key):
+        yield f"the key of {shape.table} was ({', '.join(before.key)}) and is ({', '.join(now.key)})"
+    old = _names(shape, before)
+    old_names = {column.attnum: column.name for column in before.columns}
+    for column in now.wanted(shape.columns):
+        was = old.get(column.name)
+        if column.name in before.gone or (was is not None and was.attnum != column.attnum):
+            yield f"column {column.name!r} of {shape.table} is another than before, under the same name"
+        elif was is None and column.attnum in old_names:
+            yield f"column {old_names[column.attnum]!r} of {shape.table} was renamed to {column.name!r}"
+
+
+def _retyped(shape: Shape, before: TableFacts, now: TableFacts) -> Iterator[Problem]:
+    old = _names(shape, before)
+    for column in now.wanted(shape.columns):
+        was = old.get(column.name)
+        if was is not None and was.column.lake != column.column.lake:
+            yield Problem(
+                f"column {column.name!r} of {shape.table} was {was.type}, {was.column.lake.spark} in the"
+                f" lake, and is {column.type}, {column.column.lake.spark} in the lake",
+                f"penstock shapes --resnapshot {shape.name}",
+            )

@@ -1,0 +1,132 @@
+"""JobRunner: runs what the FlushPlan says is due, and tells how it went."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Final, Protocol, TypeVar
+
+import structlog
+
+from penstock.errors import PenstockError
+from penstock.shapes.change_log_errors import ChangeLogBroken
+from penstock.shapes.flusher import Job
+from penstock.shapes.ledger import Ledger
+
+_LONGEST_WAIT_S: Final = 1.0
+_CANCEL_EVERY_S: Final = 0.5
+
+_Result = TypeVar("_Result")
+_log = structlog.get_logger()
+
+
+class JobThreads:
+    """Threads for Spark's work. They outlive a leadership: what runs there can only be asked to end."""
+
+    def __init__(self, count: int) -> None:
+        self._pool = ThreadPoolExecutor(count, thread_name_prefix="penstock-shape")
+        self._running: set[Future[Any]] = set()
+
+    async def run(self, work: Callable[..., _Result], *arguments: object) -> _Result:
+        """Run blocking work; whoever is cancelled while waiting leaves it running."""
+        future = self._pool.submit(work, *arguments)
+        self._running.add(future)
+        future.add_done_callback(self._running.discard)
+        return await asyncio.shield(asyncio.wrap_future(future))
+
+    async def settle(self, cancel: Callable[[], None]) -> None:
+        """Ask whatever still runs to end, and wait until it has."""
+        while self._running:
+            await asyncio.to_thread(cancel)
+            waiting = [asyncio.wrap_future(future) for future in tuple(self._running)]
+            if waiting:
+                await asyncio.wait(waiting, timeout=_CANCEL_EVERY_S)
+            for each in waiting:
+                if each.done() and not each.cancelled():
+                    each.exception()
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+class ShapeWork(Protocol):
+    """What a job does."""
+
+    async def flush(self, shape: str) -> None:
+        """Flush what is new, and say so to the ledger."""
+
+    async def snapshot(self, shape: str) -> None:
+        """Make the table anew, and say so to the ledger."""
+
+
+class JobRunner:
+    """Starts jobs as the plan says, each a task; a failure puts its shape off and holds nobody else.
+
+    Only a broken log ends all: it can't be trusted any more, and a new leadership begins another.
+    """
+
+    def __init__(self, ledger: Ledger, work: ShapeWork) -> None:
+        self._ledger = ledger
+        self._work = work
+        self._wake = asyncio.Event()
+        self.running = 0
+        """How many jobs run."""
+
+    def wake(self) -> None:
+        """Something may be due."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Run jobs until cancelled."""
+        plan, log = self._ledger.plan, self._ledger.log
+        async with asyncio.TaskGroup() as group:
+            while True:
+                self._wake.clear()
+                now = time.monotonic()
+                if log.is_flush_due(now):
+                    await asyncio.to_thread(log.flush, now)
+                starts = plan.start(now)
+                if any(start.job is Job.FLUSH for start in starts) and (
+                    log.last_persisted_txn_offset < log.last_seen_txn_offset
+                ):
+                    await asyncio.to_thread(log.flush, now)
+                for start in starts:
+                    work = self._work.flush if start.job is Job.FLUSH else self._work.snapshot
+                    group.create_task(self._run(start.shape, start.job, work), name=f"job {start.shape}")
+                await self._wait(now)
+
+    async def _wait(self, now: float) -> None:
+        next_at = self._ledger.plan.next_at(now)
+        wait_s = _LONGEST_WAIT_S if next_at is None else min(_LONGEST_WAIT_S, next_at - now)
+        try:
+            async with asyncio.timeout(max(wait_s, 0)):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    async def _run(self, shape: str, job: Job, work: Callable[[str], Awaitable[None]]) -> None:
+        self.running += 1
+        try:
+            await work(shape)
+        except ChangeLogBroken:
+            raise
+        except Exception as error:
+            known = isinstance(error, PenstockError)
+            sentence = str(error) if known else f"{type(error).__name__}: {_first_line(error)}"
+            self._ledger.plan.failed(shape, sentence, time.monotonic())
+            _log.error(
+                f"{job.value}_failed",
+                shape=shape,
+                detail=sentence,
+                **({} if known else {"exc_info": error}),
+            )
+        finally:
+            self.running -= 1
+        self.wake()
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0][:500]

@@ -1,0 +1,60 @@
+"""ShapeJobs: what Spark does for a shape. A port: the service knows no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from penstock.postgres.snapshot import SnapshotPart
+from penstock.shapes.change_log_index import SegmentRange
+from penstock.shapes.shape import Shape
+from penstock.shapes.table_facts import ColumnFacts, TableFacts
+
+
+class TableState(NamedTuple):
+    """A shape's table in the storage."""
+
+    exists: bool
+    tx_offset: int | None
+    """The offset of its last commit by us, for this database system; None if it has none."""
+
+
+class JobDone(NamedTuple):
+    """A job that ended well."""
+
+    tx_offset: int
+    """Read back from the table."""
+    rows: int
+    """Changes applied, or rows copied."""
+
+
+class ShapeJobs(Protocol):
+    """All calls block for as long as Spark works: each runs in a thread. One at a time for a shape."""
+
+    def state(self, shape: Shape) -> TableState:
+        """Look at the shape's table."""
+
+    def flush(
+        self,
+        shape: Shape,
+        facts: TableFacts,
+        ranges: Sequence[SegmentRange],
+        up_to: int,
+        added: Sequence[ColumnFacts] = (),
+    ) -> JobDone:
+        """Apply these parts of the log, whole transactions up to `up_to`, in one commit.
+
+        `facts` are those of the table as ours has it, `added` columns included, which ours lacks so far.
+        LayoutChanged if the log has changes of a table that was altered since.
+        """
+
+    def snapshot(
+        self, shape: Shape, facts: TableFacts, parts: Sequence[SnapshotPart], snapshot: str, tx_offset: int
+    ) -> JobDone:
+        """Replace the table by the rows that an exported snapshot sees, in one commit."""
+
+    def upkeep(self, shape: Shape) -> None:
+        """Put small files together and delete old ones, if that is due."""
+
+    def cancel(self) -> None:
+        """End what runs; those who wait for it get an error."""

@@ -1,0 +1,258 @@
+"""One leadership of the shapes: from the lock to its release."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Coroutine, Set
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from penstock.errors import PenstockError, PluginOptionRefused
+from penstock.lsn import format_lsn
+from penstock.ops.health import Fault, Health, Phase
+from penstock.ops.shapes_metrics import ShapesMetrics
+from penstock.postgres.connection import QUALIFIED_NAMES
+from penstock.postgres.freshness import Freshness
+from penstock.postgres.leader_line import AnotherLeads, LeaderLine, most_telling
+from penstock.postgres.replication_stream import ReplicationStream
+from penstock.postgres.slot import describe
+from penstock.postgres.timeline import ServerIdentity, flushed_lsn
+from penstock.postgres.wal2json import replication_options
+from penstock.postgres.watchdog import Watchdog
+from penstock.settings import ShapesSettings
+from penstock.shapes.change_log import ChangeLog, LogLimits
+from penstock.shapes.change_log_runs import create_run, remove_older_runs, remove_run
+from penstock.shapes.job_runner import JobThreads
+from penstock.shapes.jobs import ShapeJobs
+from penstock.shapes.pipeline import ShapeLine, ShapesPipeline
+from penstock.shapes.preparation import Preparation, Prepared
+from penstock.shapes.registry import RegistryStore
+from penstock.shapes.shape_catalog import ShapeCatalog
+from penstock.shapes.shapes_file import ShapesFile
+
+_LOOK_FOR_END_S: Final = 0.1
+_UPKEEP_EVERY_S: Final = 1.0
+_OLD_RUNS_EVERY_S: Final = 300.0
+
+_log = structlog.get_logger()
+
+
+class ShapeStalled(PenstockError):
+    """A shape has made no progress for STALL_S, and `--once` waits for it."""
+
+
+class ShapesLeadership:
+    """Competes for the slot's lock and, having it, keeps the shapes' tables up until something ends it.
+
+    Used once.
+    """
+
+    def __init__(
+        self,
+        settings: ShapesSettings,
+        file: ShapesFile,
+        *,
+        make_jobs: Callable[[ServerIdentity], ShapeJobs],
+        threads: JobThreads,
+        store: RegistryStore,
+        log_directory: Path,
+        resnapshot: Set[str],
+        once: bool,
+        health: Health,
+        metrics: ShapesMetrics,
+        stop: asyncio.Event,
+    ) -> None:
+        self._settings = settings
+        self._file = file
+        self._make_jobs = make_jobs
+        self._threads = threads
+        self._log_directory = log_directory
+        self._resnapshot = resnapshot
+        self._once = once
+        self._health = health
+        self._metrics = metrics
+        self._stop = stop
+        self._line = LeaderLine(settings.replication, settings.leader, role="shapes", session=QUALIFIED_NAMES)
+        self._catalog = ShapeCatalog(self._line.connect)
+        self._preparation = Preparation(
+            file,
+            slot=settings.replication.slot,
+            plugin=settings.replication.output_plugin,
+            line=self._line,
+            catalog=self._catalog,
+            store=store,
+            threads=threads,
+            metrics=metrics,
+        )
+        self._pipeline: ShapesPipeline | None = None
+        self.has_led = False
+
+    async def run(self) -> AnotherLeads | None:
+        """Lead until told to stop or, with `once`, until all is done; at once if another leads."""
+        async with self._line.open():
+            another = await self._line.take_lock()
+            if another is not None:
+                return another
+            self._health.enter(Phase.PREPARING)
+            identity = await self._line.identify()
+            jobs = self._make_jobs(identity)
+            try:
+                await self._lead(await self._preparation.run(identity, jobs, self._resnapshot), jobs)
+            finally:
+                # The tables' sessions are free for the next leadership only when nothing runs in them.
+                await self._threads.settle(jobs.cancel)
+        return None
+
+    def lines(self, now: float) -> list[ShapeLine]:
+        """Every shape, while this process leads."""
+        return [] if self._pipeline is None else self._pipeline.lines(now)
+
+    async def _lead(self, prepared: Prepared, jobs: ShapeJobs) -> None:
+        stream = await self._start_stream()
+        freshness, watchdog = await self._line.vouch(self._metrics.slot.note)
+        run_id = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(4)}"
+        run = await asyncio.to_thread(create_run, self._log_directory, run_id)
+        limits = self._settings.change_log
+        log = ChangeLog(run, LogLimits(max_bytes=limits.max_bytes, min_free_bytes=limits.min_free_bytes))
+        self._pipeline = pipeline = ShapesPipeline(
+            self._file.shapes,
+            prepared=prepared,
+            stream=stream,
+            freshness=freshness,
+            log=log,
+            catalog=self._catalog,
+            jobs=jobs,
+            threads=self._threads,
+            max_flushes=limits.max_flushes,
+            heartbeat_s=self._line.timings.heartbeat_s,
+            parameters=self._line.parameters,
+        )
+        self._health.start_streaming(freshness, time.monotonic())
+        self.has_led = True
+        self._metrics.leaderships.inc()
+        _log.info("streaming", shapes=len(self._file.shapes), run=run_id, **describe(prepared.slot))
+        try:
+            await self._run_together(pipeline, watchdog, freshness)
+        finally:
+            self._pipeline = None
+            await self._threads.settle(jobs.cancel)
+            await asyncio.to_thread(log.close)
+            with suppress(OSError):
+                await asyncio.to_thread(remove_run, run)
+
+    async def _start_stream(self) -> ReplicationStream:
+        def options(*, numeric_as_string: bool) -> dict[str, str]:
+            return replication_options(
+                include_timestamp=False,
+                include_lsn=True,
+                include_pk=True,
+                numeric_as_string=numeric_as_string,
+            )
+
+        dropped = self._metrics.dropped_by_server.inc
+        try:
+            return await self._line.start_stream(options(numeric_as_string=True), on_dropped=dropped)
+        except PluginOptionRefused:
+            # wal2json before 2.6 doesn't know it, and writes NaN and the infinities as null.
+            return await self._line.start_stream(options(numeric_as_string=False), on_dropped=dropped)
+
+    async def _run_together(self, pipeline: ShapesPipeline, watchdog: Watchdog, freshness: Freshness) -> None:
+        """The first failure ends all; a stop, or the end of `once`, drains."""
+        try:
+            async with asyncio.TaskGroup() as group:
+
+                def start(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+                    return group.create_task(self._line.hanging_up(work), name=name)
+
+                reader = start(pipeline.reader.run(), "reader")
+                others = [
+                    start(pipeline.runner.run(), "jobs"),
+                    start(pipeline.watch.run(), "tables"),
+                    start(pipeline.feedback.run(), "feedback"),
+                    start(pipeline.confirmed.run(pipeline.feedback.send_if_moved), "ceiling"),
+                    start(watchdog.watch(), "watchdog"),
+                    start(watchdog.guard(), "guard"),
+                    start(self._keep_house(pipeline, freshness), "house"),
+                ]
+                await start(self._until_the_end(pipeline), "end")
+                await self._drain(pipeline, reader, freshness)
+                for task in others:
+                    task.cancel()
+        except BaseExceptionGroup as failures:
+            raise most_telling(failures) from failures
+
+    async def _until_the_end(self, pipeline: ShapesPipeline) -> None:
+        if not self._once:
+            await self._stop.wait()
+            return
+        target: int | None = None
+        while not self._stop.is_set():
+            ledger, now = pipeline.ledger, time.monotonic()
+            stalled = ledger.plan.stalled(now, self._settings.change_log.stall_s)
+            if stalled:
+                raise ShapeStalled(
+                    f"shape {stalled[0].shape} made no progress for {stalled[0].age_s:.0f} s:"
+                    f" {stalled[0].error or 'its job does not end'}"
+                )
+            if target is None and not pipeline.awaits_snapshots():
+                target = await flushed_lsn(await self._line.connect())
+                _log.info("once", target=format_lsn(target))
+            if target is not None and ledger.tracker.frontier_lsn >= target:
+                return
+            await asyncio.sleep(_LOOK_FOR_END_S)
+
+    async def _drain(
+        self, pipeline: ShapesPipeline, reader: asyncio.Task[None], freshness: Freshness
+    ) -> None:
+        self._health.enter(Phase.DRAINING)
+        _log.info("draining", behind=pipeline.ledger.tracker.behind_count)
+        reader.cancel()
+        await asyncio.wait([reader])
+        try:
+            async with asyncio.timeout(self._settings.leader.shutdown_drain_s):
+                await pipeline.flush_everything()
+                await pipeline.confirmed.catch_up()
+        except TimeoutError:
+            _log.warning("drain_incomplete", behind=pipeline.ledger.tracker.behind_count)
+        await self._line.last_word(lambda: pipeline.feedback.send(reply_requested=True), freshness)
+        _log.info("drained", confirmed_lsn=format_lsn(pipeline.feedback.confirmed_lsn))
+
+    async def _keep_house(self, pipeline: ShapesPipeline, freshness: Freshness) -> None:
+        """Once a second: forget what nobody needs, and say who holds everybody up."""
+        ledger, looked_at = pipeline.ledger, float("-inf")
+        trimmed = ledger.tracker.minimum
+        said: dict[str, float] = {}
+        while True:
+            now = time.monotonic()
+            if ledger.tracker.minimum != trimmed:
+                trimmed = ledger.tracker.minimum
+                await asyncio.to_thread(ledger.log.trim, trimmed)
+            if now - looked_at >= _OLD_RUNS_EVERY_S:
+                looked_at = now
+                run_id = ledger.log.directory.name
+                await asyncio.to_thread(remove_older_runs, self._log_directory, run_id, time.time())
+            self._report(pipeline, freshness, said, now)
+            await asyncio.sleep(_UPKEEP_EVERY_S)
+
+    def _report(
+        self, pipeline: ShapesPipeline, freshness: Freshness, said: dict[str, float], now: float
+    ) -> None:
+        tracker = pipeline.ledger.tracker
+        self._metrics.note(pipeline, freshness, now)
+        self._health.note_frontier(tracker.frontier_lsn, pipeline.unflushed_shapes(), now)
+        sentences = pipeline.complaints(now, self._settings.change_log.stall_s)
+        if sentences:
+            self._health.set_fault(Fault.SHAPE, " ".join(sentences.values()))
+        else:
+            self._health.clear_fault(Fault.SHAPE)
+        for shape in [shape for shape in said if shape not in sentences]:
+            del said[shape]
+        for shape, sentence in sentences.items():
+            if now - said.get(shape, float("-inf")) >= self._settings.change_log.stall_s:
+                said[shape] = now
+                _log.error("shape_stalled", shape=shape, detail=sentence)

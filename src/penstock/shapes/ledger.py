@@ -1,0 +1,103 @@
+"""Ledger: keeps the log, the FlushTracker and the FlushPlan in step, whatever happens to a shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from penstock.log_offset import OP_INFINITY, LogOffset
+from penstock.shapes.change_log import ChangeLog
+from penstock.shapes.collector import Append, Collector, Committed, Silence, Step
+from penstock.shapes.flush_tracker import FlushTracker
+from penstock.shapes.flusher import FlushPlan
+from penstock.shapes.snapshot_again import SnapshotAgain
+
+
+def whole(tx_offset: int) -> LogOffset:
+    """The position behind everything of a transaction."""
+    return LogOffset(tx_offset, OP_INFINITY)
+
+
+class Ledger:
+    """One leadership's books. Touches memory only; time is an argument.
+
+    1. A commit goes to the log before the tracker hears of it, and nothing of it can be flushed before that:
+       the log is persisted later.
+    2. A shape that has to be snapshotted again is pinned, and its flushes stop, before the next step is done.
+    3. `held` is what a shape's table is known to hold. Only offsets read back from a table get in.
+    """
+
+    def __init__(
+        self, *, collector: Collector, log: ChangeLog, tracker: FlushTracker, plan: FlushPlan
+    ) -> None:
+        self.collector = collector
+        self.log = log
+        self.tracker = tracker
+        self.plan = plan
+        self._held: dict[str, LogOffset] = {}
+        self._open_bytes = 0
+        self.transactions = 0
+        """Committed transactions read."""
+        self.changes = 0
+        """Changes appended to the log."""
+
+    def add(self, shape: str, *, interval_s: float, held: LogOffset, now: float) -> None:
+        """A shape goes on from what its table holds."""
+        self._held[shape] = held
+        self.plan.add(shape, interval_s=interval_s, held=held, now=now)
+
+    def held(self, shape: str) -> LogOffset:
+        """What the shape's table is known to hold."""
+        return self._held[shape]
+
+    def carry_out(self, steps: Iterable[Step], now: float) -> list[SnapshotAgain]:
+        """Do what the collector says; returns what the registry has to know before more is done."""
+        again: list[SnapshotAgain] = []
+        for step in steps:
+            match step:
+                case Append():
+                    self.log.append(*step)
+                    self._open_bytes += len(step.payload)
+                    self.changes += 1
+                case Committed():
+                    self._committed(step, now)
+                case Silence():
+                    self.tracker.keepalive(step.wal_end)
+                case SnapshotAgain():
+                    self.snapshot_again(step.shape, now)
+                    again.append(step)
+        return again
+
+    def snapshot_again(self, shape: str, now: float) -> None:
+        """The shape's table no longer counts. It is pinned: nothing more is confirmed until it does again."""
+        self.tracker.add(shape, flushed=LogOffset(self.tracker.frontier_lsn, 0), now=now)
+        self.plan.snapshot(shape, now)
+
+    def cut(self, shape: str, cut_lsn: int) -> None:
+        """A snapshot has its cut: transactions that commit before it will be in the table."""
+        self.collector.holds(shape, whole(cut_lsn - 1))
+
+    def snapshotted(self, shape: str, cut_lsn: int, now: float) -> bool:
+        """The snapshot was read back from the table; returns whether it counts: another may be due."""
+        held = whole(cut_lsn - 1)
+        self._held[shape] = held
+        self.plan.finished(shape, held, now)
+        if self.plan.awaits_snapshot(shape):
+            return False
+        self.tracker.snapshotted(shape, cut_lsn, now)
+        return True
+
+    def flushed(self, shape: str, tx_offset: int, now: float) -> None:
+        """A flush was read back from the table."""
+        held = max(self._held[shape], whole(tx_offset))
+        self._held[shape] = held
+        self.plan.finished(shape, held, now)
+        self.tracker.flushed(shape, held, now)
+
+    def _committed(self, step: Committed, now: float) -> None:
+        if step.touched:
+            self.log.commit(step.last.tx_offset)
+        self.tracker.committed(step.last, step.end_lsn, step.touched, now)
+        for shape in step.touched:
+            self.plan.sent(shape, step.last, self._open_bytes, now)
+        self._open_bytes = 0
+        self.transactions += 1

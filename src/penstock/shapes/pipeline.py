@@ -1,0 +1,190 @@
+"""The parts of one leadership, put together: from the stream to the tables and back."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from penstock.capture.feedback import Feedback
+from penstock.capture.transaction_builder import TransactionBuilder
+from penstock.log_offset import BEFORE_ALL, LogOffset
+from penstock.postgres.freshness import Freshness
+from penstock.postgres.replication_stream import ReplicationStream
+from penstock.shapes.change_log import ChangeLog
+from penstock.shapes.change_log_index import Relation
+from penstock.shapes.collector import Collector, Tree
+from penstock.shapes.flush_tracker import FlushTracker
+from penstock.shapes.flusher import FlushLimits, FlushPlan, ShapeStatus
+from penstock.shapes.job_runner import JobRunner, JobThreads
+from penstock.shapes.jobs import ShapeJobs
+from penstock.shapes.ledger import Ledger
+from penstock.shapes.preparation import Prepared
+from penstock.shapes.reader import ShapesReader
+from penstock.shapes.registry_decisions import Continue
+from penstock.shapes.registry_keeper import Confirmed
+from penstock.shapes.shape import Shape
+from penstock.shapes.shape_catalog import ShapeCatalog
+from penstock.shapes.snapshot_again import SnapshotAgain
+from penstock.shapes.table_facts import TableFacts
+from penstock.shapes.table_watch import TableWatch
+from penstock.shapes.work import Work
+
+
+class ShapeLine(NamedTuple):
+    """A shape in a line, for people and for metrics."""
+
+    status: ShapeStatus
+    rows: int
+    """Changes applied and rows copied in this leadership."""
+    lag_bytes: int
+    """WAL between what its table holds and what was received; 0 if it has everything."""
+
+
+class ShapesPipeline:
+    """Makes the parts and knows how they hang together. They are run by the leadership."""
+
+    def __init__(
+        self,
+        shapes: Sequence[Shape],
+        *,
+        prepared: Prepared,
+        stream: ReplicationStream,
+        freshness: Freshness,
+        log: ChangeLog,
+        catalog: ShapeCatalog,
+        jobs: ShapeJobs,
+        threads: JobThreads,
+        max_flushes: int,
+        heartbeat_s: float,
+        parameters: dict[str, Any],
+    ) -> None:
+        self._shapes = shapes
+        self.keeper = prepared.keeper
+        start_lsn = prepared.slot.start_lsn
+        held = {action.shape: action.offset for action in prepared.actions if isinstance(action, Continue)}
+        known = self._known_facts(held)
+        self.ledger = Ledger(
+            collector=Collector(
+                builder=TransactionBuilder(confirmed_lsn=start_lsn),
+                shapes={shape.name: Relation(*shape.table) for shape in shapes},
+                trees=self._trees(prepared, known),
+                held=held,
+            ),
+            log=log,
+            tracker=FlushTracker(initial_lsn=start_lsn),
+            plan=FlushPlan(FlushLimits(flushes=max_flushes)),
+        )
+        self._enter_shapes(prepared, held)
+        self.confirmed = Confirmed(self.ledger.tracker, self.keeper)
+        self.feedback = Feedback(
+            line=stream,
+            tracker=self.confirmed,
+            received_lsn=lambda: self.ledger.collector.received_lsn,
+            heartbeat_s=heartbeat_s,
+        )
+        self.work = Work(
+            shapes,
+            jobs=jobs,
+            threads=threads,
+            ledger=self.ledger,
+            keeper=self.keeper,
+            catalog=catalog,
+            parameters=parameters,
+            facts=known,
+        )
+        self.runner = JobRunner(self.ledger, self.work)
+        self.reader = ShapesReader(
+            source=stream,
+            ledger=self.ledger,
+            look_up=catalog.found,
+            note_again=self.note_again,
+            on_commits=self.runner.wake,
+            feedback=self.feedback,
+            freshness=freshness,
+        )
+        self.watch = TableWatch(
+            shapes, catalog=catalog, ledger=self.ledger, work=self.work, note_again=self.note_again
+        )
+
+    async def note_again(self, again: Sequence[SnapshotAgain]) -> None:
+        """Shapes have to be snapshotted again: the registry knows it before anything else is done."""
+        await self.keeper.update(lambda registry: registry.all_awaiting(again))
+        self.runner.wake()
+
+    def lines(self, now: float) -> list[ShapeLine]:
+        """Every shape."""
+        received = self.ledger.collector.received_lsn
+        return [
+            ShapeLine(
+                status,
+                self.work.rows[status.shape],
+                0
+                if self.ledger.tracker.progress(status.shape) is None
+                else max(0, received - max(0, status.offset.tx_offset)),
+            )
+            for status in self.ledger.plan.status(now)
+        ]
+
+    def awaits_snapshots(self) -> bool:
+        """Whether some shape's table is still to be made."""
+        return any(self.ledger.plan.awaits_snapshot(shape.name) for shape in self._shapes)
+
+    def complaints(self, now: float, stall_s: float) -> dict[str, str]:
+        """A sentence for each shape that holds something up."""
+        found = {
+            stalled.shape: f"shape {stalled.shape} has made no progress for {stalled.age_s:.0f} s,"
+            f" at {stalled.offset}: {stalled.error or 'its job does not end'}."
+            for stalled in self.ledger.plan.stalled(now, stall_s)
+        }
+        holder = next(iter(self.ledger.tracker.stalled(now, 0.0)), None)
+        if self.reader.is_paused and holder is not None:
+            found[holder.shape] = f"the log is full, and shape {holder.shape} holds it. " + found.get(
+                holder.shape, ""
+            )
+        return found
+
+    def unflushed_shapes(self) -> int:
+        """How many shapes have something to flush; one that awaits its snapshot doesn't count."""
+        progresses = [self.ledger.tracker.progress(shape.name) for shape in self._shapes]
+        return sum(progress is not None and not progress.pinned for progress in progresses)
+
+    def everything_is_flushed(self) -> bool:
+        """Whether no shape has something to flush, but for those that fail or await a snapshot."""
+        for status in self.ledger.plan.status(time.monotonic()):
+            progress = self.ledger.tracker.progress(status.shape)
+            if progress is not None and not progress.pinned and status.error is None:
+                return False
+        return True
+
+    async def flush_everything(self) -> None:
+        """What was read goes to the tables now, without waiting for anybody's interval."""
+        await asyncio.to_thread(self.ledger.log.flush, time.monotonic())
+        while not self.everything_is_flushed():
+            self.ledger.plan.make_room(time.monotonic())
+            self.runner.wake()
+            await asyncio.sleep(0.05)
+
+    def _known_facts(self, held: dict[str, LogOffset]) -> dict[str, TableFacts]:
+        entries = self.keeper.registry.shapes
+        return {name: facts for name in held if (facts := entries[name].facts) is not None}
+
+    def _trees(self, prepared: Prepared, known: dict[str, TableFacts]) -> list[Tree]:
+        """As they were when somebody last looked: what was done since is then found by the first look."""
+        trees = {relation: facts.tree for relation, facts in prepared.facts.items()}
+        before = {facts.tree.table.relation: facts.tree for facts in known.values()}
+        return [before.get(relation, tree) for relation, tree in trees.items()]
+
+    def _enter_shapes(self, prepared: Prepared, held: dict[str, LogOffset]) -> None:
+        now = time.monotonic()
+        for shape in self._shapes:
+            self.ledger.add(
+                shape.name,
+                interval_s=shape.flush_interval_ms / 1000,
+                held=held.get(shape.name, BEFORE_ALL),
+                now=now,
+            )
+        for action in prepared.actions:
+            if isinstance(action, SnapshotAgain):
+                self.ledger.snapshot_again(action.shape, now)

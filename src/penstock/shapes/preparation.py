@@ -1,0 +1,139 @@
+"""Before the stream begins: which tables go on, which are made anew, and a slot."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Set
+from typing import NamedTuple
+
+import structlog
+
+from penstock.errors import NeedsOperator
+from penstock.log_offset import LogOffset
+from penstock.lsn import format_lsn
+from penstock.ops.shapes_metrics import ShapesMetrics
+from penstock.postgres.leader_line import LeaderLine
+from penstock.postgres.slot import SlotState, check_slot
+from penstock.postgres.timeline import ServerIdentity
+from penstock.shapes.change_log_index import Relation
+from penstock.shapes.job_runner import JobThreads
+from penstock.shapes.jobs import ShapeJobs
+from penstock.shapes.ledger import whole
+from penstock.shapes.registry import Registry, RegistryStore
+from penstock.shapes.registry_decisions import Action, Decision, Refuse, ServerFacts, decide
+from penstock.shapes.registry_keeper import RegistryKeeper
+from penstock.shapes.shape_catalog import ShapeCatalog
+from penstock.shapes.shape_rules import refusals
+from penstock.shapes.shapes_file import ShapesFile
+from penstock.shapes.snapshot_again import SnapshotAgain
+from penstock.shapes.table_facts import TableFacts
+
+_log = structlog.get_logger()
+
+
+class ShapesRefused(NeedsOperator):
+    """The shapes, the storage and the database don't go together as they are."""
+
+
+class Prepared(NamedTuple):
+    """What is known when the stream may begin."""
+
+    slot: SlotState
+    actions: tuple[Action, ...]
+    keeper: RegistryKeeper
+    facts: Mapping[Relation, TableFacts]
+    """Of the followed tables as they are now."""
+
+
+class Preparation:
+    """Done by the lock's holder, in this order.
+
+    1. Look: at the server, the slot, the followed tables and the shapes' tables.
+    2. Decide, and write the registry with what was decided before anything is done about it.
+    3. Make the slot if it is missing. Its start becomes the ceiling before any snapshot can count.
+    """
+
+    def __init__(
+        self,
+        file: ShapesFile,
+        *,
+        slot: str,
+        plugin: str,
+        line: LeaderLine,
+        catalog: ShapeCatalog,
+        store: RegistryStore,
+        threads: JobThreads,
+        metrics: ShapesMetrics,
+    ) -> None:
+        self._file = file
+        self._slot = slot
+        self._plugin = plugin
+        self._line = line
+        self._catalog = catalog
+        self._store = store
+        self._threads = threads
+        self._metrics = metrics
+
+    async def run(self, identity: ServerIdentity, jobs: ShapeJobs, resnapshot: Set[str]) -> Prepared:
+        """Do all of it. ShapesRefused if somebody has to act first."""
+        slot = await self._line.read_slot()
+        if slot is not None:
+            check_slot(slot, self._plugin)
+        facts, offsets = await self._line.kept_awake(self._look(jobs))
+        registry = await asyncio.to_thread(self._store.read)
+        if registry is not None:
+            for shape in resnapshot & registry.shapes.keys():
+                registry = registry.awaiting(shape, "--resnapshot asked for it")
+        decision = self._decide(registry, identity, slot, offsets)
+        assert decision.registry is not None, "nothing is refused"
+        await asyncio.to_thread(self._store.write, decision.registry)
+        keeper = RegistryKeeper(self._store, decision.registry)
+        return Prepared(await self._ensure_slot(keeper), decision.actions, keeper, facts)
+
+    async def _look(
+        self, jobs: ShapeJobs
+    ) -> tuple[Mapping[Relation, TableFacts], Mapping[str, LogOffset | None]]:
+        shapes = self._file.shapes
+        facts = await self._catalog.facts({Relation(*shape.table) for shape in shapes})
+        lines = refusals(self._file, facts)
+        if lines:
+            raise ShapesRefused(" ".join(lines))
+        states = await asyncio.gather(*(self._threads.run(jobs.state, shape) for shape in shapes))
+        offsets = {
+            shape.name: None if state.tx_offset is None else whole(state.tx_offset)
+            for shape, state in zip(shapes, states, strict=True)
+            if state.exists
+        }
+        return facts, offsets
+
+    def _decide(
+        self,
+        registry: Registry | None,
+        identity: ServerIdentity,
+        slot: SlotState | None,
+        offsets: Mapping[str, LogOffset | None],
+    ) -> Decision:
+        confirmed = None if slot is None else slot.confirmed_flush_lsn
+        decision = decide(registry, ServerFacts(*identity, self._slot, confirmed), self._file.shapes, offsets)
+        refused = [action.sentence for action in decision.actions if isinstance(action, Refuse)]
+        if refused:
+            raise ShapesRefused(" ".join(dict.fromkeys(refused)))
+        for action in decision.actions:
+            if isinstance(action, SnapshotAgain):
+                self._metrics.snapshots_needed.labels(action.shape).inc()
+                _log.warning("snapshot_needed", shape=action.shape, reason=action.reason)
+        return decision
+
+    async def _ensure_slot(self, keeper: RegistryKeeper) -> SlotState:
+        slot, created = await self._line.ensure_slot()
+        check_slot(slot, self._plugin)
+        if created:
+            self._metrics.slot_creations.inc()
+            _log.warning(
+                "slot_created",
+                slot=slot.name,
+                start_lsn=format_lsn(slot.start_lsn),
+                note="every shape is snapshotted before anything is confirmed",
+            )
+            await keeper.update(lambda registry: registry.with_ceiling(slot.start_lsn))
+        return slot

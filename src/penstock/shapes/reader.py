@@ -1,0 +1,107 @@
+"""The shapes' reader: frames from the stream into the log, as fast as the disk allows."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Protocol
+
+from penstock.capture.feedback import Feedback
+from penstock.postgres import protocol
+from penstock.postgres.freshness import Freshness
+from penstock.shapes.change_log_index import Relation
+from penstock.shapes.collector import Found
+from penstock.shapes.ledger import Ledger
+from penstock.shapes.snapshot_again import SnapshotAgain
+
+_LOOK_FOR_ROOM_S: Final = 0.1
+_LOOKS_FOR_NEW_TABLE: Final = 5
+_LOOK_AGAIN_S: Final = 0.2
+
+
+class FrameSource(Protocol):
+    """Where frames come from."""
+
+    async def read(self) -> list[memoryview]:
+        """At least one frame; waits for it."""
+
+
+class ShapesReader:
+    """Drives the collector. While the log is full it doesn't read, between transactions; feedback goes on."""
+
+    def __init__(
+        self,
+        *,
+        source: FrameSource,
+        ledger: Ledger,
+        look_up: Callable[[Relation], Awaitable[Found | None]],
+        note_again: Callable[[Sequence[SnapshotAgain]], Awaitable[None]],
+        on_commits: Callable[[], None],
+        feedback: Feedback,
+        freshness: Freshness,
+    ) -> None:
+        """`note_again` writes the registry, `on_commits` wakes those who wait for something to flush."""
+        self._source = source
+        self._ledger = ledger
+        self._look_up = look_up
+        self._note_again = note_again
+        self._on_commits = on_commits
+        self._feedback = feedback
+        self._freshness = freshness
+        self.is_paused = False
+        """Whether the log is full."""
+
+    async def run(self) -> None:
+        """Read until cancelled or until the line is lost."""
+        collector, log = self._ledger.collector, self._ledger.log
+        while True:
+            frames = await self._source.read()
+            start = 0
+            while start < len(frames):
+                now = time.monotonic()
+                taken = collector.take(frames, start, pause=log.is_over_limit)
+                start = taken.next_frame
+                before = self._ledger.transactions
+                again = self._ledger.carry_out(taken.steps, now)
+                self._after_take(now)
+                if again:
+                    await self._note_again(again)
+                if self._ledger.transactions != before:
+                    self._on_commits()
+                if log.write_due:
+                    await asyncio.to_thread(log.write)
+                if taken.unknown is not None:
+                    await self._learn(taken.unknown)
+                elif start < len(frames):
+                    await self._wait_for_room()
+
+    def _after_take(self, now: float) -> None:
+        collector = self._ledger.collector
+        self._freshness.frame_sent(protocol.unix_seconds(collector.server_time_us), now=now)
+        if collector.reply_requested:
+            collector.reply_requested = False
+            self._feedback.send()
+        else:
+            self._feedback.send_if_moved()
+
+    async def _learn(self, relation: Relation) -> None:
+        found = await self._look_up(relation)
+        for _ in range(_LOOKS_FOR_NEW_TABLE):
+            if found is not None:
+                break
+            # A commit may be streamed a moment before it is visible to others.
+            await asyncio.sleep(_LOOK_AGAIN_S)
+            found = await self._look_up(relation)
+        again = self._ledger.collector.learn(relation, found)
+        if again:
+            self._ledger.carry_out(again, time.monotonic())
+            await self._note_again(again)
+
+    async def _wait_for_room(self) -> None:
+        self.is_paused = True
+        while self._ledger.log.is_over_limit:
+            self._ledger.plan.make_room(time.monotonic())
+            self._on_commits()
+            await asyncio.sleep(_LOOK_FOR_ROOM_S)
+        self.is_paused = False

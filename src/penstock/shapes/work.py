@@ -1,0 +1,186 @@
+"""What is done for a shape: flushes, snapshots, and following the table when it is altered."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import structlog
+
+from penstock import fault_points
+from penstock.errors import PenstockError
+from penstock.lsn import format_lsn
+from penstock.postgres.snapshot import export_snapshot
+from penstock.shapes.change_log_index import Relation
+from penstock.shapes.drift import Drift, compare
+from penstock.shapes.job_runner import JobThreads
+from penstock.shapes.jobs import JobDone, ShapeJobs
+from penstock.shapes.ledger import Ledger
+from penstock.shapes.registry_keeper import RegistryKeeper
+from penstock.shapes.shape import Shape
+from penstock.shapes.shape_catalog import ShapeCatalog
+from penstock.shapes.snapshot_again import SnapshotAgain
+from penstock.shapes.table_facts import ColumnFacts, TableFacts
+from penstock.spark.decode import LayoutChanged
+
+FLUSH_MAX_BYTES: Final = 256 * 2**20
+"""What one flush reads of the log, unless a single transaction has more."""
+
+_log = structlog.get_logger()
+
+
+class ShapeStopped(PenstockError):
+    """A shape can't go on until somebody acts; the others do."""
+
+
+class Work:
+    """The jobs of one leadership. Whatever touches a shape's table holds the shape's turn."""
+
+    def __init__(
+        self,
+        shapes: Sequence[Shape],
+        *,
+        jobs: ShapeJobs,
+        threads: JobThreads,
+        ledger: Ledger,
+        keeper: RegistryKeeper,
+        catalog: ShapeCatalog,
+        parameters: dict[str, Any],
+        facts: Mapping[str, TableFacts],
+    ) -> None:
+        """`facts`: of the shapes that go on, as the registry has them."""
+        self._shapes = {shape.name: shape for shape in shapes}
+        self._jobs = jobs
+        self._threads = threads
+        self._ledger = ledger
+        self._keeper = keeper
+        self._catalog = catalog
+        self._parameters = parameters
+        self._facts = dict(facts)
+        self._stopped: dict[str, str] = {}
+        """Shapes whose tables were altered in a way that ours can't follow, with the sentence."""
+        self._turns = {shape.name: asyncio.Lock() for shape in shapes}
+        self.rows = dict.fromkeys(self._shapes, 0)
+        """Changes applied and rows copied in this leadership, by shape."""
+
+    def facts(self, shape: str) -> TableFacts | None:
+        """Of the table as ours follows it; None before its snapshot."""
+        return self._facts.get(shape)
+
+    async def flush(self, shape: str) -> None:
+        """Apply what is new in the log to the shape's table, in one commit."""
+        async with self._turns[shape]:
+            done = await self._flush(self._shapes[shape])
+            fault_points.reached(fault_points.FLUSH_COMMITTED)
+            self.rows[shape] += done.rows
+            self._ledger.flushed(shape, done.tx_offset, time.monotonic())
+            if done.rows:
+                _log.debug("flushed", shape=shape, changes=done.rows, lsn=format_lsn(done.tx_offset))
+                await self._threads.run(self._jobs.upkeep, self._shapes[shape])
+
+    async def _flush(self, shape: Shape) -> JobDone:
+        if shape.name in self._stopped:
+            raise ShapeStopped(self._stopped[shape.name])
+        log, held = self._ledger.log, self._ledger.held(shape.name)
+        up_to = log.boundary_within(held, FLUSH_MAX_BYTES)
+        relations = self._ledger.collector.relations_of(Relation(*shape.table))
+        ranges = log.read_plan(relations, held, up_to)
+        if not ranges:
+            # Nothing of the shape lies between the two.
+            return JobDone(max(held, up_to).tx_offset, 0)
+        try:
+            return await self._threads.run(
+                self._jobs.flush, shape, self._facts[shape.name], ranges, up_to.tx_offset
+            )
+        except LayoutChanged:
+            facts, added = await self._follow(shape)
+            if facts == self._facts[shape.name]:
+                raise
+        done = await self._threads.run(self._jobs.flush, shape, facts, ranges, up_to.tx_offset, added)
+        await self._altered(shape.name, facts)
+        return done
+
+    async def snapshot(self, shape: str) -> None:
+        """Copy the Postgres table as of one moment, and put it in place of the shape's table."""
+        async with self._turns[shape]:
+            await self._snapshot(self._shapes[shape])
+
+    async def _snapshot(self, shape: Shape) -> None:
+        _log.info("snapshot_waits", shape=shape.name, note="for open transactions and a spare slot")
+        async with export_snapshot(self._parameters) as exported:
+            self._ledger.cut(shape.name, exported.cut_lsn)
+            before = await self._current_facts(shape)
+            parts = await exported.parts([leaf.relation for leaf in before.leaves])
+            facts = await self._current_facts(shape)
+            if facts != before:
+                raise ShapeStopped(f"{shape.table} is being altered: its snapshot starts again")
+            _log.info(
+                "snapshot_started", shape=shape.name, cut=format_lsn(exported.cut_lsn), parts=len(parts)
+            )
+            fault_points.reached(fault_points.SNAPSHOT_COPYING)
+            done = await self._threads.run(
+                self._jobs.snapshot, shape, facts, parts, exported.name, exported.cut_lsn - 1
+            )
+        fault_points.reached(fault_points.SNAPSHOT_COMMITTED)
+        self.rows[shape.name] += done.rows
+        self._facts[shape.name] = facts
+        self._stopped.pop(shape.name, None)
+        if self._ledger.snapshotted(shape.name, exported.cut_lsn, time.monotonic()):
+            await self._keeper.update(lambda registry: registry.settled(shape.name, facts))
+        _log.info("snapshot_done", shape=shape.name, rows=done.rows, cut=format_lsn(exported.cut_lsn))
+
+    async def follow(self, shape: str) -> SnapshotAgain | None:
+        """The Postgres table was altered: add new columns to ours, or say that it is to be made anew.
+
+        ShapeStopped if neither helps.
+        """
+        async with self._turns[shape]:
+            if self._ledger.plan.awaits_snapshot(shape):
+                return None
+            drift = await self._drift(self._shapes[shape])
+            if drift.again:
+                return SnapshotAgain(shape, drift.again)
+            self._stopped.pop(shape, None)
+            if drift.stop:
+                self._stopped[shape] = drift.stop
+            facts, added = self._followed(self._shapes[shape], drift)
+            if added:
+                await self._threads.run(
+                    self._jobs.flush,
+                    self._shapes[shape],
+                    facts,
+                    (),
+                    self._ledger.held(shape).tx_offset,
+                    added,
+                )
+            await self._altered(shape, facts)
+        return None
+
+    async def _follow(self, shape: Shape) -> tuple[TableFacts, Sequence[ColumnFacts]]:
+        drift = await self._drift(shape)
+        if drift.again:
+            raise ShapeStopped(f"{drift.again}: it is about to be snapshotted again")
+        return self._followed(shape, drift)
+
+    def _followed(self, shape: Shape, drift: Drift) -> tuple[TableFacts, Sequence[ColumnFacts]]:
+        if drift.stop:
+            raise ShapeStopped(drift.stop)
+        for column in drift.added:
+            _log.warning("column_added", shape=shape.name, column=column.name, type=column.type)
+        return drift.facts, drift.added
+
+    async def _drift(self, shape: Shape) -> Drift:
+        return compare(shape, self._facts[shape.name], await self._current_facts(shape))
+
+    async def _altered(self, shape: str, facts: TableFacts) -> None:
+        self._facts[shape] = facts
+        await self._keeper.update(lambda registry: registry.altered(shape, facts))
+
+    async def _current_facts(self, shape: Shape) -> TableFacts:
+        table = Relation(*shape.table)
+        facts = (await self._catalog.facts([table])).get(table)
+        if facts is None:
+            raise ShapeStopped(f"{shape.table} is not in the database. Fix: bring it back, or drop the shape")
+        return facts

@@ -1,0 +1,107 @@
+"""A flush: what is new in the log, into a shape's table, in exactly one Delta commit.
+
+1. The table's own offset is read first. What it has already is never read from the log again, so a replay
+   changes nothing.
+2. The commit carries the offset `up_to`, and only an offset that was read back from the table is returned.
+3. Without anything new there is no commit. New columns of a quiet table are a commit of their own, which
+   leaves the offset as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter
+from types import MappingProxyType
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.shapes.change_log_index import SegmentRange
+from penstock.spark.apply import Survey, fold, survey, survey_here
+from penstock.spark.changes import ShapeLayout, behind, changes_frame, decode_here, is_small, local_frame
+from penstock.spark.decode import Column
+from penstock.spark.session import plain_errors
+from penstock.spark.table import ShapeTable
+
+FEW: Final = 10
+"""With so few changes, each of which rewrites one file at most, compiling the plan is the largest cost."""
+_FOR_FEW: Final = MappingProxyType(
+    {
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.shuffle.partitions": "1",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Flushed:
+    """What came of a flush."""
+
+    offset: int | None
+    """Where the table is now, as read back from it; None if it has no offset at all."""
+    changes: int = 0
+    """How many changes were applied."""
+    decode_s: float = 0.0
+    """Reading the log, decoding, and looking the changes over."""
+    merge_s: float = 0.0
+    """Folding, merging, and reading the offset back."""
+
+
+def flush(
+    spark: SparkSession,
+    table: ShapeTable,
+    layout: ShapeLayout,
+    ranges: Sequence[SegmentRange],
+    up_to: int,
+    added: Sequence[Column] = (),
+) -> Flushed:
+    """Apply the changes in `ranges`, whole transactions up to the commit LSN `up_to`. Blocks.
+
+    `added` are columns of the layout that the table may not have yet. Raises what the decoder, the log and
+    the table raise; the table has then not changed.
+    """
+    at = table.read_offset()
+    new = behind(ranges, at)
+    lacking = table.lacking(added)
+    if not new and not lacking:
+        return Flushed(at)
+    begun = perf_counter()
+    with plain_errors(table.path), _changes(spark, layout, new) as (changes, surveyed):
+        decoded = perf_counter()
+        net = fold(changes, surveyed, layout.key, layout.stored, table.rows(), layout.where, added=lacking)
+        with _settings(spark, _FOR_FEW if surveyed.count <= FEW and not lacking else {}):
+            offset = table.merge(net, up_to if new else None)
+    return Flushed(offset, surveyed.count, decoded - begun, perf_counter() - decoded)
+
+
+@contextmanager
+def _changes(
+    spark: SparkSession, layout: ShapeLayout, ranges: Sequence[SegmentRange]
+) -> Iterator[tuple[DataFrame, Survey]]:
+    """The changes and their survey; kept until the end, so that they are decoded just once."""
+    if is_small(ranges):
+        here = decode_here(layout, ranges)
+        yield local_frame(spark, here), survey_here(here, layout.key)
+        return
+    changes = changes_frame(spark, layout, ranges).persist()
+    try:
+        yield changes, survey(changes, layout.key)
+    finally:
+        changes.unpersist()
+
+
+@contextmanager
+def _settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Settings for the operation inside."""
+    before = {name: str(spark.conf.get(name)) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        # Unset, they would fall back to Spark's own defaults, and not to our session's.
+        for name, value in before.items():
+            spark.conf.set(name, value)

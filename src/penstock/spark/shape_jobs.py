@@ -1,0 +1,113 @@
+"""SparkJobs: the jobs of the shapes, on one Spark, each shape in a session of its own."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from penstock.postgres.snapshot import SnapshotPart
+from penstock.postgres.timeline import ServerIdentity
+from penstock.shapes.change_log_index import SegmentRange
+from penstock.shapes.jobs import JobDone, TableState
+from penstock.shapes.shape import Shape
+from penstock.shapes.shapes_file import ShapesFile
+from penstock.shapes.table_facts import ColumnFacts, TableFacts
+from penstock.spark.changes import ShapeLayout
+from penstock.spark.decode import Column
+from penstock.spark.flush import flush
+from penstock.spark.names import column_of
+from penstock.spark.session import plain_errors, shape_session
+from penstock.spark.snapshot_source import snapshot_rows
+from penstock.spark.table import AppId, ShapeTable
+
+
+class SparkJobs:
+    """See ShapeJobs. For one leadership: its jobs are a group that can be cancelled as a whole."""
+
+    def __init__(self, spark: SparkSession, file: ShapesFile, identity: ServerIdentity) -> None:
+        self._spark = spark
+        self._group = f"penstock-{secrets.token_hex(4)}"
+        self._sessions = {shape.name: shape_session(spark) for shape in file.shapes}
+        self._tables = {
+            shape.name: ShapeTable(
+                self._sessions[shape.name],
+                file.location(shape),
+                AppId(identity.system_id, shape.name, identity.timeline),
+            )
+            for shape in file.shapes
+        }
+
+    def state(self, shape: Shape) -> TableState:
+        """See ShapeJobs."""
+        self._enter(shape, "look")
+        table = self._tables[shape.name]
+        return TableState(table.exists(), table.read_offset())
+
+    def flush(
+        self,
+        shape: Shape,
+        facts: TableFacts,
+        ranges: Sequence[SegmentRange],
+        up_to: int,
+        added: Sequence[ColumnFacts] = (),
+    ) -> JobDone:
+        """See ShapeJobs."""
+        self._enter(shape, "flush")
+        done = flush(
+            self._sessions[shape.name],
+            self._tables[shape.name],
+            layout_of(shape, facts),
+            ranges,
+            up_to,
+            [column.column for column in added],
+        )
+        return JobDone(0 if done.offset is None else done.offset, done.changes)
+
+    def snapshot(
+        self, shape: Shape, facts: TableFacts, parts: Sequence[SnapshotPart], snapshot: str, tx_offset: int
+    ) -> JobDone:
+        """See ShapeJobs."""
+        self._enter(shape, "snapshot")
+        session, table = self._sessions[shape.name], self._tables[shape.name]
+        layout = layout_of(shape, facts)
+        with plain_errors(table.path):
+            rows = snapshot_rows(session, layout.relation, layout.columns, parts, snapshot)
+            if layout.where is not None:
+                rows = rows.where(F.expr(layout.where))
+            rows = rows.select(*[column_of(name) for name in layout.stored])
+        at = table.overwrite_from(rows, tx_offset, layout.key)
+        with plain_errors(table.path):
+            return JobDone(at, table.rows().count())
+
+    def upkeep(self, shape: Shape) -> None:
+        """See ShapeJobs."""
+        self._enter(shape, "upkeep")
+        self._tables[shape.name].upkeep()
+
+    def cancel(self) -> None:
+        """See ShapeJobs."""
+        self._spark.sparkContext.cancelJobGroup(self._group)
+
+    def _enter(self, shape: Shape, what: str) -> None:
+        """Group and pool belong to the thread, and threads take turns with shapes."""
+        context = self._spark.sparkContext
+        context.setJobGroup(self._group, f"{what} {shape.name}")
+        context.setLocalProperty("spark.scheduler.pool", shape.name)
+
+
+def layout_of(shape: Shape, facts: TableFacts) -> ShapeLayout:
+    """What a shape reads of a table with these facts. A `where` may read any column, stored or not."""
+    columns: Sequence[Column] = [
+        each.column for each in facts.wanted(shape.columns if shape.where is None else None)
+    ]
+    return ShapeLayout(
+        relation=str(shape.table),
+        columns=tuple(columns),
+        key=facts.key,
+        stored=tuple(each.name for each in facts.wanted(shape.columns)),
+        ignore_others=shape.columns is not None,
+        where=shape.where,
+    )

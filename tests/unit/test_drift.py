@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import pytest
+
+from penstock.shapes.change_log_index import Relation
+from penstock.shapes.collector import Member, Tree
+from penstock.shapes.drift import Drift, compare
+from penstock.shapes.shape import Shape, TableName
+from penstock.shapes.table_facts import ColumnFacts, IndexFacts, LeafFacts, TableFacts
+
+ORDERS = Relation("public", "orders")
+ID = ColumnFacts("id", 1, "integer", not_null=True)
+CODE = ColumnFacts("code", 2, "integer", not_null=True)
+NOTE = ColumnFacts("note", 3, "character varying(20)", toastable=True)
+ADDED = ColumnFacts("added", 4, "integer", missing="5")
+PRIMARY = IndexFacts("orders_pkey", ("id",), is_primary=True)
+LEAF = LeafFacts(ORDERS, identity=("id",))
+BEFORE = TableFacts(Tree(Member(ORDERS, 1, 1, "a")), (ID, CODE, NOTE), (PRIMARY,), leaves=(LEAF,))
+ALL = Shape("open", TableName("public", "orders"))
+LISTED = Shape("open", ALL.table, columns=("id", "note"))
+WHERE = Shape("open", ALL.table, where="code > 1")
+RESNAPSHOT = "Fix: penstock shapes --resnapshot open"
+
+
+def having(*columns: ColumnFacts) -> TableFacts:
+    return BEFORE._replace(columns=columns)
+
+
+@pytest.mark.parametrize("shape", [ALL, LISTED, WHERE])
+@pytest.mark.parametrize(
+    "now",
+    [
+        BEFORE,
+        having(ID, CODE, NOTE._replace(type="text")),
+        having(ID, CODE, NOTE._replace(type="public.short", base="character varying(20)")),
+        having(ID, CODE._replace(not_null=False), NOTE),
+        having(NOTE, CODE, ID),
+        BEFORE._replace(indexes=(PRIMARY._replace(name="renamed"), IndexFacts("more", ("code",)))),
+        BEFORE._replace(replica_identity="f", leaves=(LEAF._replace(replica_identity="f"),)),
+    ],
+)
+def test_what_changes_nothing(shape: Shape, now: TableFacts) -> None:
+    assert compare(shape, BEFORE, now) == Drift(now)
+
+
+def test_added_columns_bring_what_old_rows_have() -> None:
+    now = having(ID, CODE, NOTE, ADDED)
+
+    assert compare(ALL, BEFORE, now) == Drift(now, added=(ADDED,))
+    assert compare(LISTED, BEFORE, now) == Drift(now)
+
+
+def test_dropped_columns_are_kept() -> None:
+    now = having(ID, CODE)
+    kept = having(ID, CODE, NOTE)._replace(gone=("note",))
+
+    assert compare(ALL, BEFORE, now) == Drift(kept, dropped=("note",))
+    assert compare(LISTED, BEFORE, now) == Drift(kept, dropped=("note",))
+    assert compare(LISTED, BEFORE, having(ID, NOTE)) == Drift(having(ID, NOTE))
+
+
+def test_dropped_and_added_in_one_look() -> None:
+    now = having(ID, NOTE, ADDED)
+
+    drift = compare(ALL, BEFORE, now)
+
+    kept = having(ID, NOTE, ADDED, CODE._replace(not_null=False))._replace(gone=("code",))
+    assert drift == Drift(kept, (ADDED,), ("code",))
+
+
+@pytest.mark.parametrize("shape", [ALL, LISTED])
+def test_dropped_and_added_again_needs_a_snapshot(shape: Shape) -> None:
+    again = having(ID, CODE, NOTE._replace(attnum=9))
+    reason = "column 'note' of public.orders is another than before, under the same name"
+
+    at_once = compare(shape, BEFORE, again)
+    between = compare(shape, compare(shape, BEFORE, having(ID, CODE)).facts, again)
+
+    assert at_once == between == Drift(again, again=reason)
+
+
+def test_what_was_dropped_stays_known() -> None:
+    first = compare(ALL, BEFORE, having(ID, CODE)).facts
+    second = compare(ALL, first, having(ID)).facts
+    third = compare(ALL, second, having(ID)).facts
+
+    assert set(second.gone) == {"note", "code"}
+    assert third == second
+
+
+def test_another_type_under_another_column_is_only_a_snapshot() -> None:
+    drift = compare(ALL, BEFORE, having(ID, CODE, NOTE._replace(attnum=9, type="bigint")))
+
+    assert (bool(drift.again), drift.stop) == (True, "")
+
+
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [
+        (CODE._replace(type="bigint"), "was integer, int in the lake, and is bigint, bigint in the lake"),
+        (
+            CODE._replace(type="public.amount", base="numeric(12,2)"),
+            "was integer, int in the lake, and is public.amount, decimal(12,2) in the lake",
+        ),
+    ],
+)
+def test_another_type_stops_the_shape(column: ColumnFacts, said: str) -> None:
+    drift = compare(ALL, BEFORE, having(ID, column, NOTE))
+
+    assert drift == Drift(BEFORE, stop=f"column 'code' of public.orders {said}. {RESNAPSHOT}")
+    assert compare(LISTED, BEFORE, having(ID, column, NOTE)).stop == ""
+
+
+def test_a_renamed_column_needs_a_snapshot() -> None:
+    renamed = NOTE._replace(name="remark")
+
+    assert compare(ALL, BEFORE, having(ID, CODE, renamed)).again == (
+        "column 'note' of public.orders was renamed to 'remark'"
+    )
+    assert compare(LISTED, BEFORE, having(ID, CODE, renamed)) == Drift(
+        BEFORE,
+        stop="column 'note' of public.orders is now named 'remark'."
+        " Fix: write 'remark' into the columns of shape 'open' and start again",
+    )
+    assert compare(LISTED, BEFORE, having(ID, CODE._replace(name="x"), NOTE)).again == ""
+
+
+def test_exchanged_names_need_a_snapshot() -> None:
+    now = having(ID, CODE._replace(name="note"), NOTE._replace(name="code"))
+
+    assert compare(LISTED, BEFORE, now).again != ""
+
+
+def test_another_table_needs_a_snapshot() -> None:
+    now = BEFORE._replace(tree=Tree(Member(ORDERS, 2, 1, "a")))
+
+    assert compare(ALL, BEFORE, now) == Drift(now, again="another table has taken the name public.orders")
+
+
+def test_another_key_needs_a_snapshot() -> None:
+    key = PRIMARY._replace(columns=("id", "code"))
+    now = BEFORE._replace(indexes=(key,), leaves=(LEAF._replace(identity=("id", "code")),))
+
+    assert compare(ALL, BEFORE, now).again == "the key of public.orders was (id) and is (id, code)"
+    assert compare(LISTED, BEFORE, now).stop == (
+        "columns lacks 'code', of the key of public.orders. Fix: add 'code' to columns"
+    )
+    turned = now._replace(indexes=(PRIMARY._replace(columns=("code", "id")),))
+    assert compare(ALL, now, turned) == Drift(turned)
+
+
+@pytest.mark.parametrize(
+    ("shape", "now", "stop"),
+    [
+        (ALL, BEFORE._replace(indexes=()), "public.orders has no key"),
+        (ALL, BEFORE._replace(leaves=(LEAF._replace(replica_identity="n", identity=()),)), "the key (id)"),
+        (ALL, having(ID, ColumnFacts("a b", 4, "text")), "'a b'"),
+        (WHERE, BEFORE._replace(leaves=(LEAF._replace(has_toast=True),)), "REPLICA IDENTITY FULL on"),
+        (ALL, BEFORE._replace(leaves=(LEAF._replace(persistence="u"),)), "SET LOGGED"),
+    ],
+)
+def test_a_broken_rule_stops_the_shape(shape: Shape, now: TableFacts, stop: str) -> None:
+    drift = compare(shape, BEFORE, now)
+
+    assert stop in drift.stop
+    assert ". Fix: " in drift.stop
+    assert drift == Drift(BEFORE, stop=drift.stop)

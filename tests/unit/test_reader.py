@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from penstock.capture.ack import AckTracker
+from penstock.capture.event import ChangeEvent
+from penstock.capture.feedback import Feedback
+from penstock.capture.intake import Intake
+from penstock.capture.queue import InflightEventQueue
+from penstock.capture.reader import Reader
+from penstock.capture.transaction_builder import TransactionBuilder
+from penstock.kinesis.partition_key import Fallback, PartitionKeys
+from penstock.postgres.freshness import Freshness
+
+
+class SilentLine:
+    """A line on which nothing comes; says whether somebody listens."""
+
+    def __init__(self) -> None:
+        self.is_read = asyncio.Event()
+
+    async def read(self) -> list[memoryview]:
+        self.is_read.set()
+        await asyncio.Event().wait()
+        return []
+
+    def send_status(self, *, write: int, flush: int, reply_requested: bool = False) -> None:
+        raise AssertionError("nobody asked for a status")
+
+
+async def no_columns(schema: str, table: str) -> Sequence[str]:
+    return ()
+
+
+async def same(event: ChangeEvent) -> ChangeEvent:
+    return event
+
+
+async def test_it_reads_nothing_while_the_sink_has_no_room() -> None:
+    line, tracker, room = SilentLine(), AckTracker(), asyncio.Event()
+    keys = PartitionKeys(by_primary_key=False, fallback=Fallback.LSN, static="")
+    intake = Intake(
+        tracker=tracker,
+        builder=TransactionBuilder(confirmed_lsn=0),
+        keys=keys,
+        publish_transactions=False,
+        max_event_bytes=1_000,
+        window=10,
+    )
+
+    async def wait_for_room() -> None:
+        await room.wait()
+
+    reader = Reader(
+        source=line,
+        intake=intake,
+        queue=InflightEventQueue(max_messages=10, max_bytes=1_000),
+        keys=keys,
+        key_columns=no_columns,
+        replace_oversize=same,
+        feedback=Feedback(line=line, tracker=tracker, received_lsn=lambda: 0, heartbeat_s=1.0),
+        freshness=Freshness(limit_s=5.0, now=0.0),
+        sink_room=wait_for_room,
+    )
+    reading = asyncio.create_task(reader.run())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not line.is_read.is_set()
+
+    room.set()
+
+    async with asyncio.timeout(5):
+        await line.is_read.wait()
+    reading.cancel()
+    await asyncio.wait([reading])
