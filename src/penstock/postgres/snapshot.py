@@ -38,9 +38,9 @@ from penstock.postgres.slot import translate
 from penstock.shapes.change_log_index import Relation
 
 PART_BYTES: Final = 32 << 20
-"""About the size of a part. A session and a task cost some 20 ms, and this takes half a second to copy."""
+"""About the size of a part: it takes half a second to copy, and a session for it costs some 10 ms."""
 CHUNK_BYTES: Final = 2 << 20
-"""Lines are handed on in chunks of at least this size: smaller ones cost more to decode than they hold."""
+"""The least size of a chunk. In chunks of 256 KiB, decoding took half as long again as from 1 MiB on."""
 
 _CONNECT_TIMEOUT_S: Final = 10.0
 _SILENCE_LIMIT_S: Final = 30.0

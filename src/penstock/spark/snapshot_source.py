@@ -25,6 +25,7 @@ from penstock.postgres.snapshot import (
 )
 from penstock.spark.decode import Column, DecodeError, decode_copy
 from penstock.spark.names import quote
+from penstock.spark.session import saying_errors
 
 _KINDS: Final = {
     kind.__name__: kind
@@ -64,9 +65,10 @@ def snapshot_rows(
     places = tuple(parts)
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for place in batch.column(0).to_pylist():
-                yield from _read_part(relation, wanted, places[place], snapshot_name)
+        with saying_errors():
+            for batch in batches:
+                for place in batch.column(0).to_pylist():
+                    yield from _read_part(relation, wanted, places[place], snapshot_name)
 
     schema = ", ".join(f"{quote(column.name)} {column.lake.spark}" for column in wanted)
     return spark.range(0, len(places), 1, max(1, len(places))).mapInArrow(read, schema)
