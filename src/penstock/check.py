@@ -1,23 +1,26 @@
-"""`penstock check`: what stands in the way of a capture, a line each, with the fix."""
+"""`penstock check`: what stands in the way of a capture or of shapes, a line each, with the fix."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 from penstock.finding import Finding, Level, as_json, as_text, worst
 from penstock.kinesis.preflight import check_quarantine, check_stream
-from penstock.postgres.preflight import check_postgres
-from penstock.settings import CaptureSettings
+from penstock.postgres.preflight import check_capture_postgres
+from penstock.settings import CaptureSettings, ShapesSettings
+from penstock.shapes.shapes_file import ShapesFile
 
 EXIT_FAILED = 1
 
 
 async def find(settings: CaptureSettings) -> list[Finding]:
-    """Look at everything; both servers at once."""
+    """Look at everything that a capture needs; both servers at once."""
     postgres, stream = await asyncio.gather(
-        check_postgres(settings), asyncio.to_thread(check_stream, settings.kinesis)
+        check_capture_postgres(settings), asyncio.to_thread(check_stream, settings.kinesis)
     )
     doubtful = [Finding.warn("settings", sentence) for sentence in settings.warnings()]
     directory = settings.undeliverable.quarantine_dir
@@ -25,9 +28,21 @@ async def find(settings: CaptureSettings) -> list[Finding]:
     return [*doubtful, *postgres, stream, *quarantine]
 
 
-def check(settings: CaptureSettings, *, json: bool) -> int:
+def find_for_shapes(settings: ShapesSettings, file: ShapesFile, master: str) -> list[Finding]:
+    """Look at everything that shapes need; Spark last, since its start takes seconds."""
+    # A check of a capture works without Spark's packages.
+    from penstock.shapes.preflight import Read, check_storage_of, look_at_shapes
+    from penstock.spark.preflight import check_spark
+
+    read = Read()
+    log_directory = Path(settings.change_log.directory or f"{file.storage}/_penstock/log")
+    postgres = asyncio.run(look_at_shapes(settings, file, read))
+    storage = check_storage_of(file, log_directory, settings.change_log.min_free_bytes)
+    return [*postgres, *storage, *check_spark(file, read.facts, master, log_directory)]
+
+
+def report(findings: Sequence[Finding], *, json: bool) -> int:
     """Print the findings; returns the exit code."""
-    findings = asyncio.run(find(settings))
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     print(as_json(findings) if json else as_text(findings, colour=colour))
     return EXIT_FAILED if worst(findings) is Level.FAIL else 0

@@ -59,10 +59,31 @@ def _parser() -> argparse.ArgumentParser:
     _add_spark(shapes)
     shapes.set_defaults(run=_shapes)
 
+    verify = commands.add_parser(
+        "verify", help="compare the Delta tables of a shapes file with Postgres; exit 1 if they differ"
+    )
+    verify.add_argument("--config", type=Path, required=True, metavar="FILE", help="the shapes file (TOML)")
+    verify.add_argument("--shape", metavar="NAME", help="only this shape")
+    verify.add_argument(
+        "--timeout",
+        type=_positive_seconds,
+        default=60.0,
+        metavar="S",
+        help="seconds to wait until a running service has reached the snapshot (60)",
+    )
+    verify.add_argument("--show-values", action="store_true", help="print values that differ, not only keys")
+    verify.add_argument("--json", action="store_true", help="print the result as a JSON list")
+    _add_spark(verify)
+    verify.set_defaults(run=_verify)
+
     check = commands.add_parser(
-        "check", help="say what stands in the way of a capture with these settings, and the fix"
+        "check", help="say what stands in the way of a capture or, with --config, of shapes, and the fix"
     )
     check.add_argument("--json", action="store_true", help="print the findings as a JSON list")
+    check.add_argument(
+        "--config", type=Path, metavar="FILE", help="a shapes file: check for `penstock shapes` instead"
+    )
+    check.add_argument("--master", default="local[*]", help="the Spark master, with --config (local[*])")
     check.set_defaults(run=_check)
 
     demo = commands.add_parser(
@@ -129,6 +150,37 @@ def _shapes(arguments: argparse.Namespace) -> int:
         return run_shapes(settings, file, run, progress)
 
 
+def _verify(arguments: argparse.Namespace) -> int:
+    from penstock.ops.logs import configure
+    from penstock.shapes.shapes_file import load_shapes_file
+
+    settings = load_shapes_settings()
+    file = load_shapes_file(arguments.config)
+    _need_spark()
+    from penstock.shapes.verify_app import VerifyRun, run_verify
+
+    configure(log_format=settings.log.format, level=settings.log.level)
+    run = VerifyRun(
+        arguments.master,
+        dict(arguments.conf),
+        shape=arguments.shape,
+        timeout_s=arguments.timeout,
+        show_values=arguments.show_values,
+        json=arguments.json,
+    )
+    return run_verify(settings, file, run)
+
+
+def _positive_seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return seconds
+
+
 def _need_spark() -> None:
     if find_spec("pyspark") is None or find_spec("delta") is None:
         raise PenstockError("Spark is not installed. Fix: pip install 'penstock[spark]'")
@@ -171,6 +223,13 @@ def _capture(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from penstock.check import check
+    from penstock.check import find, find_for_shapes, report
 
-    return check(load_capture_settings(), json=arguments.json)
+    if arguments.config is None:
+        return report(asyncio.run(find(load_capture_settings())), json=arguments.json)
+    from penstock.shapes.shapes_file import load_shapes_file
+
+    settings = load_shapes_settings()
+    file = load_shapes_file(arguments.config)
+    _need_spark()
+    return report(find_for_shapes(settings, file, arguments.master), json=arguments.json)

@@ -339,16 +339,17 @@ def test_an_answer_of_the_wrong_length_is_not_guessed_at() -> None:
 def test_it_is_behind_when_no_request_is_free_and_the_next_one_is_full() -> None:
     some = plan(max_requests=1, max_records=2)
     add(some, "a1 b1")
-    assert not some.is_behind
+    assert not some.is_behind(coming=5)
     first = send(some)
     add(some, "c1")
-    assert not some.is_behind
+    assert not some.is_behind(coming=0)
+    assert some.is_behind(coming=1)
     add(some, "d1")
-    assert some.is_behind
+    assert some.is_behind(coming=0)
 
     some.fail(first, now=0.0)
 
-    assert not some.is_behind
+    assert not some.is_behind(coming=5)
 
 
 def test_it_tells_how_long_events_were_in_the_batcher() -> None:

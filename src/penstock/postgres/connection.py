@@ -90,7 +90,7 @@ async def _connect(parameters: dict[str, Any], *, options: str) -> AsyncConnecti
 
 def with_options(parameters: dict[str, Any], options: str) -> dict[str, Any]:
     """The parameters with these session settings, over what PGOPTIONS has."""
-    every = (os.environ.get("PGOPTIONS"), options, parameters["options"])
+    every = (os.environ.get("PGOPTIONS"), options, parameters.get("options"))
     return {**parameters, "options": " ".join(filter(None, every))}
 
 

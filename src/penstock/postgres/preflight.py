@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, Final, NamedTuple
 
 import psycopg
 from psycopg import AsyncConnection, errors
@@ -23,7 +23,7 @@ from penstock.postgres.connection import connect, connect_replication, connectio
 from penstock.postgres.leader import LockHolder, lock_holder, slot_hash64
 from penstock.postgres.preflight_tables import TableRules, judge_tables
 from penstock.postgres.slot import SlotState, check_server, read_slot, translate
-from penstock.settings import CaptureSettings
+from penstock.settings import CaptureSettings, LeaderSettings, ReplicationSettings
 
 ANSWER_S: Final = 10.0
 """How long a question may take."""
@@ -38,15 +38,61 @@ _NO_SESSION: Final = (
 )
 
 
-async def check_postgres(settings: CaptureSettings) -> list[Finding]:
+class PluginFacts(NamedTuple):
+    """What a trial of the plugin has shown."""
+
+    has_strings: bool
+    """Whether it can write numbers as strings: it is wal2json 2.6 or newer."""
+
+
+LookAtTables = Callable[[AsyncConnection, PluginFacts], Awaitable[list[Finding]]]
+
+
+async def check_capture_postgres(settings: CaptureSettings) -> list[Finding]:
+    """Every finding about the server and the tables for a capture."""
+    table_rules = TableRules(
+        add_tables=settings.wal2json.add_tables,
+        filter_tables=settings.wal2json.filter_tables,
+        by_primary_key=settings.partition_key.mode == "primary_key",
+        fallback=settings.partition_key.fallback,
+        numeric_as_string=settings.wal2json.numeric_as_string,
+    )
+
+    async def look_at_tables(session: AsyncConnection, plugin: PluginFacts) -> list[Finding]:
+        tables = await ask.read_tables(session)
+        return judge_tables(tables, table_rules, plugin_has_strings=plugin.has_strings)
+
+    return await check_postgres(
+        settings.replication,
+        settings.leader,
+        options=settings.wal2json.plugin_options(),
+        look_at_tables=look_at_tables,
+    )
+
+
+async def check_postgres(
+    replication: ReplicationSettings,
+    leader: LeaderSettings,
+    *,
+    options: Mapping[str, str],
+    look_at_tables: LookAtTables,
+    session_options: str = "",
+) -> list[Finding]:
     """Every finding about the server and its tables; a server that can't be reached is one, too."""
+    parameters = connection_parameters(
+        connect_timeout_s=replication.connect_timeout_s,
+        silence_limit_s=ANSWER_S,
+        role="check",
+        session=session_options,
+    )
     try:
         async with asyncio.timeout(ANSWER_S):
-            session = await connect(_parameters(settings))
+            session = await connect(parameters)
     except (PostgresError, TimeoutError) as error:
         return [_unasked("server", error)._replace(fix=_NO_SESSION)]
     try:
-        return await _Preflight(settings, session).run()
+        preflight = _Preflight(replication, leader, options, look_at_tables, parameters, session)
+        return await preflight.run()
     finally:
         session.pgconn.finish()
 
@@ -54,10 +100,22 @@ async def check_postgres(settings: CaptureSettings) -> list[Finding]:
 class _Preflight:
     """Takes the steps one after the other. A step that fails is a finding and stops no other."""
 
-    def __init__(self, settings: CaptureSettings, session: AsyncConnection) -> None:
-        self._settings = settings
+    def __init__(
+        self,
+        replication: ReplicationSettings,
+        leader: LeaderSettings,
+        options: Mapping[str, str],
+        look_at_tables: LookAtTables,
+        parameters: dict[str, Any],
+        session: AsyncConnection,
+    ) -> None:
+        self._replication = replication
+        self._leader = leader
+        self._options = options
+        self._tables = look_at_tables
+        self._parameters = parameters
         self._session = session
-        self._plugin = settings.replication.output_plugin
+        self._plugin = replication.output_plugin
         self._slot: SlotState | None = None
         self._holder: LockHolder | None = None
         self._plugin_has_strings = False
@@ -96,13 +154,13 @@ class _Preflight:
         return [rules.judge_role(await ask.read_role(self._session))]
 
     async def _look_at_slot(self) -> list[Finding]:
-        name = self._settings.replication.slot
+        name = self._replication.slot
         self._slot = await read_slot(self._session, name)
         return [rules.judge_slot(name, self._slot, self._plugin)]
 
     async def _look_at_leader(self) -> list[Finding]:
-        override = self._settings.leader.lock_key_override
-        key = slot_hash64(self._settings.replication.slot) if override is None else override
+        override = self._leader.lock_key_override
+        key = slot_hash64(self._replication.slot) if override is None else override
         self._holder = await lock_holder(self._session, key)
         user = None
         if self._slot is not None and self._slot.active_pid is not None:
@@ -119,8 +177,7 @@ class _Preflight:
         return [rules.judge_walsenders(await ask.read_walsenders(self._session), someone_leads=leads)]
 
     async def _try_replication(self) -> list[Finding]:
-        timeout_s = self._settings.leader.timeout_s
-        walsender = await connect_replication(_parameters(self._settings), wal_sender_timeout_s=timeout_s)
+        walsender = await connect_replication(self._parameters, wal_sender_timeout_s=self._leader.timeout_s)
         try:
             system_id, timeline = await ask.read_system(walsender)
         finally:
@@ -152,7 +209,7 @@ class _Preflight:
 
     async def _try_options(self, session: AsyncConnection, slot: str) -> Finding:
         try:
-            await ask.try_options(session, slot, self._settings.wal2json.plugin_options())
+            await ask.try_options(session, slot, dict(self._options))
         except errors.QueryCanceled:
             return Finding.warn("options", f"{self._plugin} did not answer within {TRIAL_SLOT_S:.0f} s")
         except psycopg.Error as error:
@@ -167,30 +224,16 @@ class _Preflight:
         return rules.judge_retention(await ask.read_retention(self._session))
 
     async def _look_at_tables(self) -> list[Finding]:
-        table_rules = TableRules(
-            add_tables=self._settings.wal2json.add_tables,
-            filter_tables=self._settings.wal2json.filter_tables,
-            by_primary_key=self._settings.partition_key.mode == "primary_key",
-            fallback=self._settings.partition_key.fallback,
-            numeric_as_string=self._settings.wal2json.numeric_as_string,
-        )
-        tables = await ask.read_tables(self._session)
-        return judge_tables(tables, table_rules, plugin_has_strings=self._plugin_has_strings)
+        return await self._tables(self._session, PluginFacts(self._plugin_has_strings))
 
     @contextlib.asynccontextmanager
     async def _trial_session(self) -> AsyncIterator[AsyncConnection]:
-        session = await connect(_parameters(self._settings))
+        session = await connect(self._parameters)
         try:
             await ask.limit_statements(session, TRIAL_SLOT_S)
             yield session
         finally:
             session.pgconn.finish()
-
-
-def _parameters(settings: CaptureSettings) -> dict[str, object]:
-    return connection_parameters(
-        connect_timeout_s=settings.replication.connect_timeout_s, silence_limit_s=ANSWER_S, role="check"
-    )
 
 
 def _unasked(subject: str, error: Exception) -> Finding:

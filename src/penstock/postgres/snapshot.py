@@ -13,7 +13,6 @@ spare replication slot and walsender. While the holder lives, vacuum keeps the r
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
@@ -33,6 +32,7 @@ from penstock.postgres.connection import (
     connection_parameters,
     one_line,
     refusal,
+    with_options,
 )
 from penstock.postgres.slot import translate
 from penstock.shapes.change_log_index import Relation
@@ -177,7 +177,6 @@ def connect_for_copy() -> Connection:
         # Without the latter a policy would hide rows in silence; with it the copy fails.
         session=f"{QUALIFIED_NAMES} -c row_security=off",
     )
-    every = (os.environ.get("PGOPTIONS"), PINNED_SESSION, parameters["options"])
     try:
         return psycopg.connect(
             "",
@@ -185,7 +184,7 @@ def connect_for_copy() -> Connection:
             cursor_factory=ClientCursor,
             prepare_threshold=None,
             client_encoding="utf8",
-            **(parameters | {"options": " ".join(filter(None, every))}),
+            **with_options(parameters, PINNED_SESSION),
         )
     except psycopg.Error as error:
         raise refusal(error) from None

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import structlog
 from pyspark.sql import SparkSession
 
-from penstock.errors import PenstockError
+from penstock.errors import NeedsOperator, PenstockError, PostgresError
 from penstock.leader_cycle import LeaderCycle
 from penstock.ops.health import Health, Phase
 from penstock.ops.server import OpsServer
@@ -29,11 +29,11 @@ from penstock.shapes.progress import Progress
 from penstock.shapes.registry import open_registry
 from penstock.shapes.shape_catalog import ShapeCatalog
 from penstock.shapes.shape_rules import refusals
-from penstock.shapes.shapes_file import ShapeFileError, ShapesFile, shape_line
-from penstock.shapes.table_facts import TableFacts, to_columns
+from penstock.shapes.shapes_file import ShapeFileError, ShapesFile
+from penstock.shapes.table_facts import TableFacts
 from penstock.spark.session import check_storage, open_session, stop_session
 from penstock.spark.shape_jobs import SparkJobs
-from penstock.spark.where_check import check_where
+from penstock.spark.where_check import where_refusals
 
 EXIT_DONE: Final = 0
 EXIT_STALLED: Final = 1
@@ -99,12 +99,17 @@ class ShapesApp:
                 _log.error("stalled", detail=str(error))
                 return EXIT_STALLED
             except Exception as error:
+                if self._run.once and isinstance(error, NeedsOperator):
+                    raise
                 await self._cycle.recover(error)
                 if self._run.once and time.monotonic() > give_up_at:
                     return EXIT_STALLED
                 continue
             finally:
                 self._health.end_leadership()
+                if leadership.has_led:
+                    # The registry has it now: a later leadership must not do it once more.
+                    self._resnapshot = frozenset()
             if another is None:
                 break
             if self._run.once:
@@ -136,27 +141,15 @@ class ShapesApp:
         """Refuse what can't work before anything starts; waits for a Postgres that doesn't answer."""
         while not self._cycle.stop.is_set():
             try:
-                facts, names = await self._read_facts()
+                facts, names = await read_facts(self._settings, self._file)
             except PenstockError as error:
                 if self._run.once:
                     raise
                 await self._cycle.recover(error)
                 continue
-            lines = refusals(self._file, facts, names) or await asyncio.to_thread(
-                where_refusals, self._spark, self._file, facts
-            )
-            if lines:
-                raise ShapeFileError("\n".join(lines))
+            refuse(refusals(self._file, facts, names))
+            refuse(await asyncio.to_thread(where_refusals, self._spark, self._file, facts))
             return
-
-    async def _read_facts(self) -> tuple[Mapping[Relation, TableFacts], list[Relation]]:
-        line = LeaderLine(
-            self._settings.replication, self._settings.leader, role="shapes", session=QUALIFIED_NAMES
-        )
-        async with line.open():
-            tables = {Relation(*shape.table) for shape in self._file.shapes}
-            catalog = ShapeCatalog(line.connect)
-            return await catalog.facts(tables), await catalog.table_names()
 
     def _lines(self, now: float) -> list[ShapeLine]:
         return [] if self._leadership is None else self._leadership.lines(now)
@@ -169,25 +162,47 @@ class ShapesApp:
         return self._metrics.exposition()
 
 
-def where_refusals(spark: SparkSession, file: ShapesFile, facts: Mapping[Relation, TableFacts]) -> list[str]:
-    """A line for each `where` that Spark can't take."""
-    found = []
-    for shape in file.shapes:
-        if shape.where is not None:
-            wrong = check_where(spark, to_columns(facts[Relation(*shape.table)], None), shape.where)
-            if wrong is not None:
-                found.append(shape_line(file.path, f"shape {shape.name!r}", f"where {wrong}", "correct it"))
-    return found
+async def read_facts(
+    settings: ShapesSettings, file: ShapesFile
+) -> tuple[Mapping[Relation, TableFacts], list[Relation]]:
+    """What the database says of the tables that the file names, and the names of all that it has."""
+    line = LeaderLine(settings.replication, settings.leader, role="shapes", session=QUALIFIED_NAMES)
+    async with line.open():
+        catalog = ShapeCatalog(line.connect)
+        tables = {Relation(*shape.table) for shape in file.shapes}
+        return await catalog.facts(tables), await catalog.table_names()
 
 
-def run_shapes(settings: ShapesSettings, file: ShapesFile, run: Run, progress: Progress) -> int:
-    """Run `penstock shapes` on a Spark of its own; returns the exit code."""
+def refuse(lines: Sequence[str]) -> None:
+    """ShapeFileError if there are any."""
+    if lines:
+        raise ShapeFileError("\n".join(lines))
+
+
+def check_without_spark(settings: ShapesSettings, file: ShapesFile, run: Run) -> None:
+    """Refuse at once what needs no Spark to be seen: Spark takes seconds to start.
+
+    A Postgres that doesn't answer is waited for later, unless it is `--once`.
+    """
     unknown = sorted(run.resnapshot - {shape.name for shape in file.shapes})
     if unknown:
         raise ShapeFileError(
             f"{file.path}: no shape {', '.join(map(repr, unknown))}. Fix: give --resnapshot one of its names"
         )
     check_storage(file.storage, run.conf)
+    open_registry(file.storage).read()
+    try:
+        facts, names = asyncio.run(read_facts(settings, file))
+    except PostgresError:
+        if run.once:
+            raise
+        return
+    refuse(refusals(file, facts, names))
+
+
+def run_shapes(settings: ShapesSettings, file: ShapesFile, run: Run, progress: Progress) -> int:
+    """Run `penstock shapes` on a Spark of its own; returns the exit code."""
+    check_without_spark(settings, file, run)
     # Before the loop, which shows that the process lives: this takes seconds, and blocks.
     spark = open_session(run.master, "penstock shapes", run.conf)
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Final, Protocol, TypeVar
 
 import structlog
@@ -40,12 +40,7 @@ class JobThreads:
         """Ask whatever still runs to end, and wait until it has."""
         while self._running:
             await asyncio.to_thread(cancel)
-            waiting = [asyncio.wrap_future(future) for future in tuple(self._running)]
-            if waiting:
-                await asyncio.wait(waiting, timeout=_CANCEL_EVERY_S)
-            for each in waiting:
-                if each.done() and not each.cancelled():
-                    each.exception()
+            await asyncio.to_thread(wait, tuple(self._running), _CANCEL_EVERY_S)
 
     def close(self) -> None:
         """End the threads."""

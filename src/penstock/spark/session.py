@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
-from subprocess import PIPE
+from subprocess import DEVNULL, PIPE
 from typing import IO, Final
 from urllib.parse import urlsplit
 
@@ -123,12 +123,14 @@ def session_conf(master: str, app_name: str, jars: list[Path]) -> dict[str, str]
         # A flush rewrites each file that holds one of its keys: better many small ones.
         "spark.databricks.delta.optimize.maxFileSize": str(_FILE_BYTES),
         "spark.databricks.delta.optimize.minFileSize": str(_FILE_BYTES // 2),
+        # Commits of their own, in which nothing changes.
+        "spark.databricks.delta.vacuum.logging.enabled": "false",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_log_settings()}",
         "spark.driver.memory": "2g",
     }
-    if master == LOCAL or master.startswith(f"{LOCAL}["):
+    if is_local(master):
         # On one machine a task or job costs more than the rows in it. Adaptive execution makes a job of each
         # stage: a MERGE of one row into a million has 6 without it and 12 with it.
         conf |= {
@@ -141,6 +143,11 @@ def session_conf(master: str, app_name: str, jars: list[Path]) -> dict[str, str]
             "spark.databricks.delta.snapshotPartitions": "2",
         }
     return conf
+
+
+def is_local(master: str) -> bool:
+    """Whether Spark runs in one process on this machine."""
+    return master == LOCAL or master.startswith(f"{LOCAL}[")
 
 
 def check_storage(url: str, conf: Mapping[str, str]) -> None:
@@ -212,7 +219,8 @@ def _log_settings() -> str:
 
 
 def _launch(conf: SparkConf) -> object:
-    gateway = launch_gateway(conf, {"stderr": PIPE})  # type: ignore[no-untyped-call]
+    # Delta prints a line for each VACUUM.
+    gateway = launch_gateway(conf, {"stdout": DEVNULL, "stderr": PIPE})  # type: ignore[no-untyped-call]
     threading.Thread(
         target=_pass_on, args=(gateway.proc.stderr,), name="penstock-spark-stderr", daemon=True
     ).start()

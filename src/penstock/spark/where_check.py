@@ -8,7 +8,7 @@ expression; comments in it end with it, and nothing behind it is run. No Spark j
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from logging import LogRecord
@@ -23,6 +23,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, DataType, StructField, StructType
 
+from penstock.shapes.change_log_index import Relation
+from penstock.shapes.shapes_file import ShapesFile, shape_line
+from penstock.shapes.table_facts import TableFacts, to_columns
 from penstock.spark.decode import Column
 
 _CATALYST: Final = "org.apache.spark.sql.catalyst.expressions."
@@ -54,6 +57,19 @@ _MEANS_NOW: Final = "a date or time that means now changes by itself, and rows w
 _CODES: Final = re.compile(r"^\[[A-Z_.]+\] |\.? SQLSTATE: \w+")
 _PLACE: Final = re.compile(r"line \d+, pos \d+")
 _CHATTERING: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+
+
+def where_refusals(spark: SparkSession, file: ShapesFile, facts: Mapping[Relation, TableFacts]) -> list[str]:
+    """A line for each `where` of a shapes file that Spark can't take; tables without facts are left out."""
+    found = []
+    for shape in file.shapes:
+        known = facts.get(Relation(*shape.table))
+        if shape.where is None or known is None:
+            continue
+        wrong = check_where(spark, to_columns(known, None), shape.where)
+        if wrong is not None:
+            found.append(shape_line(file.path, f"shape {shape.name!r}", f"where: {wrong}", "correct it"))
+    return found
 
 
 def check_where(spark: SparkSession, columns: Sequence[Column], where: str) -> str | None:

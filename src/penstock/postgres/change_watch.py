@@ -1,0 +1,91 @@
+"""ChangeWatch: which changes were committed to some tables since a moment, from a temporary slot.
+
+Making the slot waits for every write transaction that is open, and needs a spare replication slot. The slot
+ends with its session; while it lives, the server keeps the WAL since then.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from typing import Any, Final, LiteralString
+
+import psycopg
+from psycopg import AsyncConnection
+
+from penstock.errors import LineLost
+from penstock.lsn import format_lsn
+from penstock.postgres.connection import connect, one_line
+from penstock.postgres.slot import translate
+from penstock.postgres.wal2json import NOT_CHANGES, action_of, replication_options
+from penstock.shapes.change_log_index import Relation
+
+MOST_CHANGES: Final = 200_000
+"""More are not fetched: they would fill the memory."""
+
+_NO_TIME_LIMIT: LiteralString = "SET statement_timeout = 0"
+_CREATE: LiteralString = "SELECT FROM pg_catalog.pg_create_logical_replication_slot(%s, %s, true)"
+_PEEK: LiteralString = """
+SELECT data FROM pg_catalog.pg_logical_slot_peek_changes(%s, %s::pg_lsn, NULL, VARIADIC %s::text[]) LIMIT %s
+"""
+_SPECIAL: Final = re.compile(r"([\\,.*' ])")
+
+
+class ChangeWatch:
+    """A temporary slot, and what it has seen."""
+
+    def __init__(self, connection: AsyncConnection, slot: str) -> None:
+        self._connection = connection
+        self._slot = slot
+
+    async def frames(self, relations: Collection[Relation], up_to_lsn: int) -> list[bytes] | None:
+        """wal2json's frames of all changes to these tables with a commit LSN up to this one, that included.
+
+        Truncates are among them. None if there are more than MOST_CHANGES.
+        """
+        options = replication_options(
+            include_timestamp=False,
+            include_lsn=False,
+            include_pk=False,
+            add_tables=",".join(f"{_literal(each.schema)}.{_literal(each.table)}" for each in relations),
+        )
+        words = [word for option in options.items() for word in option]
+        # The server stops behind the first record that ends at or above the LSN, and a commit ends above
+        # its own: one more makes it part of the answer.
+        up_to = format_lsn(up_to_lsn + 1)
+        try:
+            answer = await self._connection.execute(_PEEK, (self._slot, up_to, words, MOST_CHANGES + 1))
+            frames = [row[0].encode() async for row in answer]
+        except psycopg.Error as error:
+            raise translate(error, slot=self._slot, plugin="wal2json") from error
+        if len(frames) > MOST_CHANGES:
+            return None
+        return [frame for frame in frames if action_of(frame) not in NOT_CHANGES]
+
+
+@asynccontextmanager
+async def watch_changes(
+    parameters: dict[str, Any], *, plugin: str = "wal2json"
+) -> AsyncIterator[ChangeWatch]:
+    """Watch from now on. Raises what making a slot raises (NoSpareSlot, …), ConnectionFailed or LineLost."""
+    connection = await connect(parameters)
+    slot = f"penstock_watch_{secrets.token_hex(8)}"
+    try:
+        try:
+            await connection.execute(_NO_TIME_LIMIT)
+        except psycopg.Error as error:
+            raise LineLost(f"the server ended the session: {one_line(error)}") from error
+        try:
+            await connection.execute(_CREATE, (slot, plugin))
+        except psycopg.Error as error:
+            raise translate(error, slot=slot, plugin=plugin) from error
+        yield ChangeWatch(connection, slot)
+    finally:
+        connection.pgconn.finish()
+
+
+def _literal(name: str) -> str:
+    """A name as wal2json's lists of tables take it."""
+    return _SPECIAL.sub(r"\\\1", name)

@@ -1,0 +1,150 @@
+"""What `penstock check --config` makes of the shapes file, the database behind it, and the storage."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import LiteralString
+
+from psycopg import AsyncConnection
+
+from penstock.errors import PenstockError
+from penstock.finding import Finding
+from penstock.postgres.connection import QUALIFIED_NAMES
+from penstock.postgres.preflight import PluginFacts, check_postgres
+from penstock.postgres.wal2json import replication_options
+from penstock.settings import ShapesSettings
+from penstock.shapes.change_log_errors import free_bytes
+from penstock.shapes.change_log_index import Relation
+from penstock.shapes.registry import open_registry
+from penstock.shapes.shape_catalog import ShapeCatalog
+from penstock.shapes.shape_rules import refusals
+from penstock.shapes.shapes_file import ShapesFile
+from penstock.shapes.table_facts import TableFacts, to_columns
+
+_MAY_READ: LiteralString = """
+SELECT pg_catalog.has_table_privilege(c.oid, 'SELECT')
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relname = %s
+"""
+
+
+@dataclass
+class Read:
+    """What was read on the way, for those who look at the rest."""
+
+    facts: Mapping[Relation, TableFacts] = field(default_factory=dict)
+    """Of the tables that exist."""
+
+
+async def look_at_shapes(settings: ShapesSettings, file: ShapesFile, read: Read) -> list[Finding]:
+    """Every finding about the server and the shapes' tables; fills `read`."""
+
+    async def look_at_tables(session: AsyncConnection, plugin: PluginFacts) -> list[Finding]:
+        async def same_session() -> AsyncConnection:
+            return session
+
+        catalog = ShapeCatalog(same_session)
+        read.facts = await catalog.facts({Relation(*shape.table) for shape in file.shapes})
+        lines = refusals(file, read.facts, await catalog.table_names())
+        findings = [Finding.from_error("shapes", PenstockError(line)) for line in lines]
+        if not findings:
+            findings.append(Finding.ok("shapes", f"{len(file.shapes)} shapes fit their tables"))
+        findings += [
+            finding
+            for relation in sorted(read.facts)
+            if (finding := await _unreadable(session, relation)) is not None
+        ]
+        return [*findings, *_not_numbers(file, read.facts, plugin)]
+
+    return await check_postgres(
+        settings.replication,
+        settings.leader,
+        options=replication_options(include_timestamp=False, include_lsn=True, include_pk=True),
+        look_at_tables=look_at_tables,
+        session_options=QUALIFIED_NAMES,
+    )
+
+
+def check_storage_of(file: ShapesFile, log_directory: Path, min_free_bytes: int) -> list[Finding]:
+    """Whether the storage and the log's directory can be written, and what the registry says. Blocks."""
+    findings = [_writable("storage", Path(file.storage)), _writable("log", log_directory)]
+    room = free_bytes(_existing(log_directory))
+    if room < 2 * min_free_bytes:
+        findings.append(
+            Finding.fail(
+                "log",
+                f"{log_directory} has {room} bytes left, and LOG_MIN_FREE_BYTES is {min_free_bytes}",
+                "make room there, or set LOG_DIR to another disk",
+            )
+        )
+    try:
+        registry = open_registry(file.storage).read()
+    except PenstockError as error:
+        return [*findings, Finding.from_error("registry", error)]
+    if registry is None:
+        return [*findings, Finding.ok("registry", "there is none yet: every shape begins with a snapshot")]
+    awaiting = [name for name, entry in registry.shapes.items() if entry.awaits_snapshot is not None]
+    found = f"{len(registry.shapes)} shapes of system {registry.system_id}, fed from slot {registry.slot}"
+    if awaiting:
+        found += f"; {', '.join(awaiting)} await a snapshot"
+    return [*findings, Finding.ok("registry", found)]
+
+
+async def _unreadable(session: AsyncConnection, relation: Relation) -> Finding | None:
+    row = await (await session.execute(_MAY_READ, relation)).fetchone()
+    if row is None or row[0]:
+        return None
+    return Finding.fail(
+        "shapes",
+        f"the role may not read {relation}: its snapshot would fail",
+        f"GRANT SELECT ON {relation} TO the role",
+    )
+
+
+def _not_numbers(
+    file: ShapesFile, facts: Mapping[Relation, TableFacts], plugin: PluginFacts
+) -> list[Finding]:
+    if plugin.has_strings:
+        return []
+    found = [
+        f"{shape.name}.{column.name}"
+        for shape in file.shapes
+        if (known := facts.get(Relation(*shape.table))) is not None
+        for column in to_columns(known, shape.columns)
+        if column.lake.null_may_be_nan
+    ]
+    if not found:
+        return []
+    return [
+        Finding.warn(
+            "numbers",
+            f"wal2json before 2.6 writes NaN and infinities as null, in {', '.join(found[:10])}"
+            + (f" and {len(found) - 10} more" if len(found) > 10 else ""),
+            "upgrade wal2json if these columns can hold them",
+        )
+    ]
+
+
+def _writable(subject: str, directory: Path) -> Finding:
+    place = _existing(directory)
+    try:
+        with tempfile.TemporaryFile(dir=place) as file:
+            file.write(b"penstock")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return Finding.fail(
+            subject,
+            f"{directory} can't be written: {error.strerror or error}",
+            "give this user the right to write there, or name another directory",
+        )
+    return Finding.ok(subject, f"{directory} can be written")
+
+
+def _existing(directory: Path) -> Path:
+    """The directory, or the nearest one above it that exists."""
+    return next(place for place in (directory, *directory.absolute().parents) if place.exists())

@@ -1,0 +1,64 @@
+"""Spark's side of `penstock check --config`: does it start, take each `where`, and see the log?"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from penstock.errors import PenstockError
+from penstock.finding import Finding
+from penstock.shapes.change_log_index import Relation
+from penstock.shapes.shapes_file import ShapesFile
+from penstock.shapes.table_facts import TableFacts
+from penstock.spark.session import is_local, open_session, plain_errors, stop_session
+from penstock.spark.where_check import where_refusals
+
+
+def check_spark(
+    file: ShapesFile, facts: Mapping[Relation, TableFacts], master: str, log_directory: Path
+) -> list[Finding]:
+    """Start Spark and ask it. Blocks for seconds."""
+    try:
+        spark = open_session(master, "penstock check")
+    except PenstockError as error:
+        return [Finding.from_error("spark", error)]
+    try:
+        findings = [Finding.ok("spark", f"Spark {spark.version} starts with master {master}")]
+        lines = where_refusals(spark, file, facts)
+        findings += [Finding.from_error("where", PenstockError(line)) for line in lines]
+        if not is_local(master):
+            findings.append(_shared(spark, log_directory))
+    finally:
+        stop_session(spark)
+    return findings
+
+
+def _shared(spark: SparkSession, log_directory: Path) -> Finding:
+    """Whether executors see a file that the driver puts into the log's directory."""
+    try:
+        log_directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=log_directory, prefix=".penstock-check-") as probe:
+            path = probe.name
+
+            def look(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+                for batch in numbers:
+                    seen = [os.path.exists(path)] * batch.num_rows
+                    yield pa.RecordBatch.from_arrays([pa.array(seen)], names=["seen"])
+
+            tasks = max(2, spark.sparkContext.defaultParallelism)
+            with plain_errors(str(log_directory)):
+                answers = spark.range(tasks, numPartitions=tasks).mapInArrow(look, "seen boolean").collect()
+    except (OSError, PenstockError) as error:
+        return Finding.fail("log", f"executors could not be asked for {log_directory}: {error}")
+    if all(answer.seen for answer in answers):
+        return Finding.ok("log", f"executors see {log_directory}")
+    return Finding.fail(
+        "log",
+        f"executors don't see {log_directory}",
+        "set LOG_DIR to a mount that driver and executors share",
+    )

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from penstock.capture.transaction_builder import TransactionBuilder
+from penstock.errors import PenstockError
+from penstock.log_offset import LogOffset
+from penstock.shapes.change_log import ChangeLog
+from penstock.shapes.change_log_errors import ChangeLogBroken
+from penstock.shapes.change_log_index import Relation
+from penstock.shapes.change_log_runs import create_run
+from penstock.shapes.collector import Append, Collector, Committed, Member, Tree
+from penstock.shapes.flush_tracker import FlushTracker
+from penstock.shapes.flusher import FlushLimits, FlushPlan, ShapeState
+from penstock.shapes.job_runner import JobRunner, JobThreads
+from penstock.shapes.ledger import Ledger, whole
+
+TABLE = Relation("public", "t")
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    """Three shapes of one table, each with something to flush."""
+    names = ("a", "b", "c")
+    ledger = Ledger(
+        collector=Collector(
+            builder=TransactionBuilder(confirmed_lsn=100),
+            shapes=dict.fromkeys(names, TABLE),
+            trees=[Tree(Member(TABLE, 1, 1, "x"))],
+            held=dict.fromkeys(names, whole(90)),
+        ),
+        log=ChangeLog(create_run(tmp_path, "run")),
+        tracker=FlushTracker(initial_lsn=100),
+        plan=FlushPlan(FlushLimits(flushes=2, first_backoff_s=60.0)),
+    )
+    for name in names:
+        ledger.add(name, interval_s=0.0, held=whole(90), now=0.0)
+    now = time.monotonic()
+    committed = Committed(LogOffset(200, 0), 208, frozenset(names))
+    ledger.carry_out([Append(TABLE, 200, 0, b"{}"), committed], now)
+    return ledger
+
+
+class FakeWork:
+    """Counts who runs at once; fails as it is told."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.failures: dict[str, Exception] = {}
+        self.at_once = self.most_at_once = 0
+
+    async def flush(self, shape: str) -> None:
+        assert self.ledger.log.last_persisted_txn_offset == whole(200), "persisted before it is flushed"
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        await asyncio.sleep(0.01)
+        self.at_once -= 1
+        if shape in self.failures:
+            raise self.failures[shape]
+        self.ledger.flushed(shape, 200, time.monotonic())
+
+    async def snapshot(self, shape: str) -> None:
+        raise AssertionError("no snapshot is due")
+
+
+@asynccontextmanager
+async def running(runner: JobRunner) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.create_task(runner.run())
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def eventually(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not true():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+async def test_all_that_is_due_runs_a_few_at_once(ledger: Ledger) -> None:
+    work = FakeWork(ledger)
+    async with running(JobRunner(ledger, work)):
+        await eventually(lambda: ledger.tracker.frontier_lsn == 208)
+    assert work.most_at_once == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (PenstockError("the disk is full. Fix: make room"), "the disk is full. Fix: make room"),
+        (ZeroDivisionError("oops\nmore"), "ZeroDivisionError: oops"),
+    ],
+)
+async def test_one_that_fails_holds_nobody_else(ledger: Ledger, error: Exception, sentence: str) -> None:
+    work = FakeWork(ledger)
+    work.failures["b"] = error
+    async with running(JobRunner(ledger, work)) as task:
+        await eventually(lambda: ledger.tracker.behind_count == 1)
+        await eventually(lambda: ledger.plan.status(time.monotonic())[1].error is not None)
+        assert not task.done()
+    status = {each.shape: each for each in ledger.plan.status(time.monotonic())}
+    assert (status["b"].state, status["b"].error) == (ShapeState.BACKING_OFF, sentence)
+    assert status["a"].error is status["c"].error is None
+    assert ledger.tracker.frontier_lsn == 100
+
+
+async def test_a_broken_log_ends_all(ledger: Ledger) -> None:
+    work = FakeWork(ledger)
+    work.failures["b"] = ChangeLogBroken("the disk is full")
+    async with running(JobRunner(ledger, work)) as task:
+        await asyncio.wait([task], timeout=10)
+        with pytest.raises(BaseExceptionGroup) as caught:
+            task.result()
+    assert caught.group_contains(ChangeLogBroken)
+
+
+async def test_threads_are_settled_when_their_work_has_ended() -> None:
+    threads, asked, may_end = JobThreads(2), [], threading.Event()
+
+    def cancel() -> None:
+        asked.append(1)
+        if len(asked) == 2:
+            may_end.set()
+
+    def work() -> Awaitable[bool]:
+        return threads.run(may_end.wait, 30)
+
+    waiter = asyncio.ensure_future(work())
+    await asyncio.sleep(0.05)
+    waiter.cancel()
+    await asyncio.wait([waiter])
+    assert not may_end.is_set(), "a cancelled waiter leaves its work running"
+    await threads.settle(cancel)
+    assert len(asked) == 2
+    await threads.settle(lambda: asked.append(1))
+    assert len(asked) == 2, "nothing runs, so nothing is cancelled"
+    threads.close()

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.capture.transaction_builder import TransactionBuilder
+from penstock.log_offset import BEFORE_ALL, LogOffset
+from penstock.shapes.change_log import ChangeLog
+from penstock.shapes.change_log_index import Relation
+from penstock.shapes.change_log_runs import create_run
+from penstock.shapes.collector import Append, Collector, Committed, Member, Silence, Tree
+from penstock.shapes.flush_tracker import FlushTracker
+from penstock.shapes.flusher import FlushPlan, Job, Start
+from penstock.shapes.ledger import Ledger, whole
+from penstock.shapes.snapshot_again import SnapshotAgain
+
+ORDERS = Relation("public", "orders")
+START = 100
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    """Two shapes of one table, `old` with everything before the start, on an empty log."""
+    collector = Collector(
+        builder=TransactionBuilder(confirmed_lsn=START),
+        shapes={"old": ORDERS, "new": ORDERS},
+        trees=[Tree(Member(ORDERS, 1, 1, "a"))],
+        held={"old": whole(90)},
+    )
+    ledger = Ledger(
+        collector=collector,
+        log=ChangeLog(create_run(tmp_path, "run")),
+        tracker=FlushTracker(initial_lsn=START),
+        plan=FlushPlan(),
+    )
+    ledger.add("old", interval_s=0.0, held=whole(90), now=0.0)
+    ledger.add("new", interval_s=0.0, held=BEFORE_ALL, now=0.0)
+    return ledger
+
+
+def transaction(commit_lsn: int, *touched: str) -> list[Append | Committed]:
+    appends = [Append(ORDERS, commit_lsn, 0, b"{}")] if touched else []
+    return [*appends, Committed(LogOffset(commit_lsn, 0), commit_lsn + 8, frozenset(touched))]
+
+
+def test_a_transaction_waits_for_those_it_touched(ledger: Ledger) -> None:
+    assert ledger.carry_out(transaction(200, "old", "new"), 1.0) == []
+    assert ledger.tracker.frontier_lsn == START
+    assert ledger.log.last_seen_txn_offset == whole(200)
+    assert set(ledger.plan.start(1.0)) == {Start("old", Job.FLUSH), Start("new", Job.FLUSH)}
+
+    ledger.flushed("old", 200, 2.0)
+    assert ledger.tracker.frontier_lsn == START
+    ledger.flushed("new", 200, 2.0)
+    assert ledger.tracker.frontier_lsn == 208
+    assert ledger.held("new") == whole(200)
+
+
+def test_one_that_touches_nobody_is_not_in_the_log(ledger: Ledger) -> None:
+    ledger.carry_out([*transaction(200), Silence(300)], 1.0)
+    assert ledger.tracker.frontier_lsn == 300
+    assert ledger.log.size_bytes == 0
+    assert ledger.transactions == 1
+
+
+def test_a_shape_that_begins_anew_holds_the_frontier_until_it_is_copied(ledger: Ledger) -> None:
+    again = SnapshotAgain("new", "it is new")
+    assert ledger.carry_out([again], 1.0) == [again]
+    ledger.carry_out([*transaction(200, "old", "new"), *transaction(300, "old", "new")], 1.0)
+    assert Start("new", Job.SNAPSHOT) in ledger.plan.start(1.0)
+    ledger.flushed("old", 300, 2.0)
+    assert ledger.tracker.frontier_lsn == START
+
+    ledger.cut("new", 250)
+    assert ledger.snapshotted("new", 250, 3.0)
+    assert ledger.tracker.frontier_lsn == 249, "the transaction at 300 is still to come for `new`"
+    assert ledger.plan.start(3.0) == [Start("new", Job.FLUSH)]
+    ledger.flushed("new", 300, 4.0)
+    assert ledger.tracker.frontier_lsn == 308
+
+
+def test_a_snapshot_that_came_too_early_releases_nothing(ledger: Ledger) -> None:
+    ledger.carry_out([SnapshotAgain("new", "first")], 1.0)
+    ledger.plan.start(1.0)
+    ledger.carry_out([*transaction(200, "old", "new"), SnapshotAgain("new", "again")], 2.0)
+    ledger.plan.start(2.0)
+    ledger.flushed("old", 200, 2.0)
+
+    assert not ledger.snapshotted("new", 150, 3.0)
+    assert ledger.tracker.frontier_lsn == START
+    assert ledger.plan.start(3.0) == [Start("new", Job.SNAPSHOT)]
+    assert ledger.snapshotted("new", 400, 4.0)
+    assert ledger.tracker.frontier_lsn == 208
+
+
+def test_a_late_note_doesn_t_move_a_table_back(ledger: Ledger) -> None:
+    ledger.carry_out(transaction(200, "old"), 1.0)
+    ledger.plan.start(1.0)
+    ledger.flushed("old", 200, 2.0)
+    ledger.carry_out(transaction(300, "old"), 2.0)
+    ledger.plan.start(2.0)
+    ledger.flushed("old", 150, 3.0)
+    assert ledger.held("old") == whole(200)
