@@ -6,7 +6,6 @@ import asyncio
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from penstock.finding import Finding, Level, as_json, as_text, worst
 from penstock.kinesis.preflight import check_quarantine, check_stream
@@ -35,7 +34,7 @@ def find_for_shapes(settings: ShapesSettings, file: ShapesFile, master: str) -> 
     from penstock.spark.preflight import check_spark
 
     read = Read()
-    log_directory = Path(settings.change_log.directory or f"{file.storage}/_penstock/log")
+    log_directory = settings.change_log.directory_for(file.storage, settings.replication.slot)
     postgres = asyncio.run(look_at_shapes(settings, file, read))
     storage = check_storage_of(file, log_directory, settings.change_log.min_free_bytes)
     return [*postgres, *storage, *check_spark(file, read.facts, master, log_directory)]

@@ -4,10 +4,16 @@
     ├── SettingsError                 a bad variable (settings.py); exit 2
     ├── OpsPortTaken                  the ops port can't be bound (ops/server.py); exit 2
     ├── LocalServerError              a private server can't run here (local/errors.py)
-    ├── ShapeFileError                a bad shapes file (shapes/shapes_file.py)
+    ├── ShapeFileError                a bad shapes file (shapes/shapes_file.py); exit 2
+    ├── ShapeStopped                  a shape whose table was altered, until somebody acts (shapes/work.py)
+    ├── ShapeStalled                  a shape that `--once` waits for in vain (shapes/leadership.py); exit 1
     ├── RegistryError                 the registry of shapes can't be read or written (shapes/registry.py)
     ├── ChangeLogBroken, …            the log on disk can't be trusted (shapes/change_log_errors.py)
     ├── DecodeError                   a value that doesn't fit its column (spark/decode.py)
+    │   └── LayoutChanged             a frame of a table that was altered
+    ├── SparkFailed, SparkError, …    Spark doesn't start, or a job failed (spark/session.py)
+    ├── TableConflict, OffsetRefused  a table that somebody else has written (spark/table.py)
+    ├── LogQueryError                 a query of the log that can't be answered (spark/changes_source.py)
     ├── QuarantineError               the quarantine can't store a payload (kinesis/quarantine.py)
     ├── SinkOutage                    nothing accepted for SINK_OUTAGE_DISCONNECT_S
     └── PostgresError
@@ -17,6 +23,7 @@
         │   └── LockLost              ... because the lock is gone
         ├── SlotBusy                  the slot is active for a walsender that isn't ours
         ├── ProtocolViolation         a frame that we don't know
+        ├── SnapshotStale             a table was rewritten under its snapshot (postgres/snapshot.py)
         └── NeedsOperator             nothing changes until somebody acts; retried slowly
             ├── SlotInvalid           wal_status is `lost`: its WAL is gone
             ├── SlotMismatch          the slot is of another kind, plugin or database
@@ -25,6 +32,8 @@
             ├── PluginOptionRefused   the server's wal2json doesn't take one of our options
             ├── RoleLacksReplication  the role may not replicate
             ├── WalLevelTooLow        wal_level is not logical
+            ├── TableUnreadable       the role can't read all rows of a table (postgres/snapshot.py)
+            ├── ShapesRefused         shapes, storage and database don't go together (shapes/preparation.py)
             └── NoSpareSlot           max_replication_slots or max_wal_senders is used up
 
 Every error takes one string, the sentence that an operator reads; that keeps them picklable. What each of

@@ -199,7 +199,7 @@ class ChangeLogSettings(_Group):
     """The log on disk in which changes wait for their shapes, and the pace of the shapes."""
 
     directory: Text | None = Field(default=None, validation_alias="LOG_DIR")
-    """None: `_penstock/log` in the storage."""
+    """None: the storage's own."""
     max_bytes: Annotated[int, whole_number(MIB)] = Field(
         default=10 * 1024 * MIB, validation_alias="LOG_MAX_BYTES"
     )
@@ -209,6 +209,10 @@ class ChangeLogSettings(_Group):
     max_flushes: Count = Field(default=4, validation_alias="FLUSH_MAX_PARALLEL")
     stall_s: Duration = Field(default=60.0, validation_alias="STALL_S")
     """A shape that makes no progress for so long is reported."""
+
+    def directory_for(self, storage: str, slot: str) -> Path:
+        """Where the log's runs are. In LOG_DIR each slot has its own place: runs of others look abandoned."""
+        return Path(storage) / "_penstock" / "log" if self.directory is None else Path(self.directory) / slot
 
 
 class OpsSettings(_Group):

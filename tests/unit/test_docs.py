@@ -9,14 +9,18 @@ import pytest
 
 from penstock import errors
 from penstock.ops.metrics import CaptureMetrics
-from penstock.settings import CaptureSettings
+from penstock.ops.shapes_metrics import ShapesMetrics
+from penstock.settings import CaptureSettings, ShapesSettings
 
 ROOT = Path(__file__).parents[2]
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 
 
-def _variables() -> set[str]:
-    groups = [field.annotation for field in CaptureSettings.model_fields.values()]
+SHAPES = (ROOT / "docs" / "shapes.md").read_text()
+
+
+def _variables(settings: type[CaptureSettings | ShapesSettings] = CaptureSettings) -> set[str]:
+    groups = [field.annotation for field in settings.model_fields.values()]
     return {
         str(field.validation_alias)
         for group in groups
@@ -24,8 +28,8 @@ def _variables() -> set[str]:
     }
 
 
-def _metrics() -> set[str]:
-    families = CaptureMetrics().registry.collect()
+def _metrics(metrics: CaptureMetrics | ShapesMetrics) -> set[str]:
+    families = metrics.registry.collect()
     return {
         family.name + ("_total" if family.type == "counter" else "")
         for family in families
@@ -58,7 +62,20 @@ def test_every_documented_setting_exists() -> None:
 
 def test_every_metric_is_documented_and_exists() -> None:
     table = OPERATIONS.partition("## Metrics")[2]
-    assert set(re.findall(r"^\| `(penstock_\w+)`", table, re.MULTILINE)) == _metrics()
+    assert set(re.findall(r"^\| `(penstock_\w+)`", table, re.MULTILINE)) == _metrics(CaptureMetrics())
+
+
+def test_every_setting_of_shapes_is_documented_and_exists() -> None:
+    table = SHAPES.partition("## Settings")[2].partition("## ")[0]
+    named = set(re.findall(r"^\| `([A-Z][A-Z0-9_]+)`", table, re.MULTILINE))
+    assert named == _variables(ShapesSettings) - _variables()
+
+
+def test_every_metric_of_shapes_is_documented_and_exists() -> None:
+    table = SHAPES.partition("## Metrics")[2].partition("## ")[0]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    named = {name for row in rows for name in re.findall(r"`(penstock_\w+)`", row)}
+    assert named == _metrics(ShapesMetrics())
 
 
 def test_every_error_that_ends_a_leadership_is_documented() -> None:

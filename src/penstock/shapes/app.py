@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence, Set
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import structlog
@@ -119,14 +118,15 @@ class ShapesApp:
         return EXIT_DONE
 
     def _new_leadership(self) -> ShapesLeadership:
-        log_directory = self._settings.change_log.directory
         return ShapesLeadership(
             self._settings,
             self._file,
             make_jobs=self._make_jobs,
             threads=self._threads,
             store=open_registry(self._file.storage),
-            log_directory=Path(log_directory or f"{self._file.storage}/_penstock/log"),
+            log_directory=self._settings.change_log.directory_for(
+                self._file.storage, self._settings.replication.slot
+            ),
             resnapshot=self._resnapshot,
             once=self._run.once,
             health=self._health,
