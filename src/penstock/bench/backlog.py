@@ -15,6 +15,10 @@ _TABLE: Final = """
 CREATE TABLE orders (id bigint PRIMARY KEY, customer int NOT NULL, status text NOT NULL,
                      amount numeric(12, 2) NOT NULL, note text)
 """
+INSERT_ROWS: Final = """
+INSERT INTO orders SELECT g, mod(g, 977), 'open', g * 1.25, 'note for order ' || g
+FROM generate_series(%s::int, %s::int) g
+"""
 # 400 inserts, 500 updates and 100 deletes over 400 keys.
 _STATEMENTS: Final = (
     "INSERT INTO orders SELECT g, g % 977, 'open', g * 1.25, 'note for order ' || g"

@@ -93,13 +93,17 @@ class CaptureRun:
         """The highest resident memory so far."""
         return self._memory("VmHWM")
 
-    def metric(self, name: str) -> float:
-        """One sample of /metrics, by its full name with labels."""
+    def core_wait_seconds(self) -> float:
+        """How long the main thread, the event loop's, has been ready to run without getting a core."""
+        pid = self._process.pid
+        return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[1]) / 1e9
+
+    def metrics(self) -> dict[str, float]:
+        """The samples of /metrics, by their full names with labels."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self._ops_port}/metrics") as answer:
-            for line in answer.read().decode().splitlines():
-                if line.startswith(f"{name} "):
-                    return float(line.rpartition(" ")[2])
-        raise BenchFailed(f"no metric {name}")
+            lines = answer.read().decode().splitlines()
+        samples = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+        return {name: float(value) for name, _, value in samples}
 
     def _memory(self, field: str) -> float:
         status = Path(f"/proc/{self._process.pid}/status").read_text()

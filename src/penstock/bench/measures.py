@@ -14,28 +14,14 @@ from typing import Final, NamedTuple
 
 import psycopg
 
-from penstock.bench.backlog import create_orders, read_with_pg_recvlogical, write_backlog
+from penstock.bench.backlog import INSERT_ROWS, create_orders, read_with_pg_recvlogical, write_backlog
 from penstock.bench.capture_run import BenchFailed, CaptureRun
 from penstock.bench.responder import Responder
+from penstock.bench.table import Row
 from penstock.capture.ack import AckTracker
 from penstock.local.postgres import PrivatePostgres
 
 _INSERT: Final = "INSERT INTO orders VALUES (%s, 1, 'open', 1.25, 'latency')"
-_ROWS: Final = """
-INSERT INTO orders SELECT g, mod(g, 977), 'open', g * 1.25, 'note for order ' || g
-FROM generate_series(%s::int, %s::int) g
-"""
-
-
-class Row(NamedTuple):
-    """One line of the result table."""
-
-    what: str
-    value: str
-    target: str
-    reached: bool | None
-    """None where there is no target."""
-
 
 Say = Callable[[str], None]
 
@@ -78,7 +64,7 @@ def idle_latency(postgres: PrivatePostgres, say: Say, *, commits: int) -> list[R
     database = create_orders(postgres)
     sent: dict[int, float] = {}
     with (
-        Responder(keep=True) as responder,
+        Responder(keep="all") as responder,
         CaptureRun(postgres, database, responder.url) as capture,
         psycopg.connect(postgres.conninfo(database), autocommit=True) as connection,
     ):
@@ -100,41 +86,6 @@ def _arrivals(responder: Responder) -> Iterator[tuple[float, int]]:
         for record in json.loads(body)["Records"]:
             change = json.loads(base64.b64decode(record["Data"]))
             yield at, change["columns"][0]["value"]
-
-
-def loaded_wait(postgres: PrivatePostgres, say: Say, *, rate: float, seconds: float) -> list[Row]:
-    """How long records wait in the batcher while changes come at a steady rate."""
-    say(f"{rate:,.0f} changes/s for {seconds:.0f} s")
-    database = create_orders(postgres)
-    rows_each = 200
-    with (
-        Responder() as responder,
-        CaptureRun(postgres, database, responder.url) as capture,
-        psycopg.connect(postgres.conninfo(database), autocommit=True) as connection,
-    ):
-        started = time.monotonic()
-        written = 0
-        while (elapsed := time.monotonic() - started) < seconds:
-            if written > rate * elapsed:
-                time.sleep(0.001)
-                continue
-            connection.execute(_ROWS, (written + 1, written + rows_each))
-            written += rows_each
-        reached = written / (time.monotonic() - started)
-        capture.wait_for_records(responder, written)
-        requests = capture.metric("penstock_batch_wait_seconds_count")
-        late = requests - capture.metric('penstock_batch_wait_seconds_bucket{le="0.015"}')
-        over = requests - capture.metric('penstock_batch_wait_seconds_bucket{le="0.01"}')
-    return [
-        Row("load, changes/s", f"{reached:,.0f}", f"{rate:,.0f}", reached >= 0.9 * rate),
-        Row(
-            "requests whose oldest record took > 10 ms from the socket",
-            f"{over / requests:.2%}",
-            "0 %",
-            over == 0,
-        ),
-        Row("… > 15 ms", f"{late / requests:.2%}", "", None),
-    ]
 
 
 def ack_tracker(say: Say, *, entries: int = 1_000_000) -> list[Row]:
@@ -214,13 +165,13 @@ def outage(postgres: PrivatePostgres, say: Say, *, minutes: float) -> tuple[list
         CaptureRun(postgres, database, responder.url, **settings) as capture,
         psycopg.connect(postgres.conninfo(database), autocommit=True) as connection,
     ):
-        connection.execute(_ROWS, (1, 20_000))
+        connection.execute(INSERT_ROWS, (1, 20_000))
         capture.wait_for_records(responder, 20_000)
         responder.stop()
         started = time.monotonic()
         written = 20_000
         while (elapsed := time.monotonic() - started) < minutes * 60:
-            connection.execute(_ROWS, (written + 1, written + 500))
+            connection.execute(INSERT_ROWS, (written + 1, written + 500))
             written += 500
             samples.append(Sample(elapsed / 60, capture.rss_mb()))
             time.sleep(0.5)

@@ -1,6 +1,7 @@
 """A PutRecords responder that does as little as possible, in a process of its own.
 
-It takes every record, keeps none (unless asked to keep requests), and answers as Kinesis does.
+It takes every record, keeps none (unless asked to keep whole requests or the first record of each), and
+answers as Kinesis does.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import time
 import urllib.request
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self, get_args
 
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-amz-json-1.1\r\nContent-Length: %d\r\n\r\n"
 _RECORD = (
@@ -23,9 +24,11 @@ _RECORD = (
 )
 _OTHER = b"{}"
 
+Keep = Literal["none", "first", "all"]
+
 
 class _Tally:
-    def __init__(self, *, keep: bool) -> None:
+    def __init__(self, *, keep: Keep) -> None:
         self.keep = keep
         self.records = 0
         self.requests = 0
@@ -40,8 +43,10 @@ class _Tally:
         self.last_at = now
         self.records += records
         self.requests += 1
-        if self.keep:
+        if self.keep == "all":
             self.kept.append((now, body.decode()))
+        elif self.keep == "first":
+            self.kept.append((now, body.partition(b'"Data":"')[2].partition(b'"')[0].decode()))
         return records
 
     def report(self) -> bytes:
@@ -81,7 +86,7 @@ class _Connection(asyncio.Protocol):
         return _HEAD % len(answer) + answer
 
 
-async def _serve(*, keep: bool) -> None:
+async def _serve(*, keep: Keep) -> None:
     loop = asyncio.get_running_loop()
     tally = _Tally(keep=keep)
     server = await loop.create_server(lambda: _Connection(tally), "127.0.0.1", 0)
@@ -94,11 +99,11 @@ async def _serve(*, keep: bool) -> None:
 class Responder:
     """The responder as a child process."""
 
-    def __init__(self, *, keep: bool = False) -> None:
+    def __init__(self, *, keep: Keep = "none") -> None:
         self._keep = keep
 
     def __enter__(self) -> Self:
-        command = [sys.executable, "-m", "penstock.bench.responder", *(["--keep"] if self._keep else [])]
+        command = [sys.executable, "-m", "penstock.bench.responder", "--keep", self._keep]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._process.stdout is not None
         self.url = f"http://127.0.0.1:{int(self._process.stdout.readline())}"
@@ -134,5 +139,5 @@ def process_cpu_seconds(pid: int) -> float:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("--keep", action="store_true")
+    parser.add_argument("--keep", choices=get_args(Keep), default="none")
     asyncio.run(_serve(keep=parser.parse_args().keep))

@@ -24,7 +24,9 @@ class FrameSource(Protocol):
 
 
 class Reader:
-    """Drives the Intake. While the queue or the window is full it does not read; feedback goes on."""
+    """Drives the Intake. While the queue or the window is full, or the sink is behind, it does not read;
+    feedback goes on.
+    """
 
     def __init__(
         self,
@@ -37,6 +39,7 @@ class Reader:
         replace_oversize: Callable[[ChangeEvent], Awaitable[ChangeEvent]],
         feedback: Feedback,
         freshness: Freshness,
+        sink_room: Callable[[], Awaitable[None]],
     ) -> None:
         self._source = source
         self._intake = intake
@@ -46,6 +49,7 @@ class Reader:
         self._replace_oversize = replace_oversize
         self._feedback = feedback
         self._freshness = freshness
+        self._sink_room = sink_room
         self._room = asyncio.Event()
 
     def window_moved(self) -> None:
@@ -55,6 +59,7 @@ class Reader:
     async def run(self) -> None:
         """Read until cancelled or until the line is lost."""
         while True:
+            await self._sink_room()
             frames = await self._source.read()
             now = time.monotonic()
             start = 0

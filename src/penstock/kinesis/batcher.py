@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Container, Sequence
+from typing import NamedTuple
 
 from penstock.capture.event import ChangeEvent
+
+
+class Stay(NamedTuple):
+    """Events that came to the batcher together and left it together."""
+
+    records: int
+    seconds: float
 
 
 class MicroBatcher:
@@ -18,6 +26,7 @@ class MicroBatcher:
     4. Nothing is reordered. An event whose key is busy elsewhere is diverted, in order, and not taken; so is
        one with a fault, once it stands at the head of a batch (before that, its key may be in the batch).
     5. A single event larger than `max_bytes` travels alone; whether Kinesis allows it is not decided here.
+    6. It keeps account of how long each event was here, from `add` until `fill` took or diverted it.
     """
 
     def __init__(self, *, max_records: int, max_bytes: int, max_delay_s: float) -> None:
@@ -26,13 +35,23 @@ class MicroBatcher:
         self._max_delay_s = max_delay_s
         self._events: deque[ChangeEvent] = deque()
         self._bytes = 0
+        self._arrivals: deque[tuple[float, int]] = deque()
+        """When the events came, and how many of each arrival are still here."""
+        self._stays: list[Stay] = []
 
     def __len__(self) -> int:
         return len(self._events)
 
-    def add(self, events: Sequence[ChangeEvent]) -> None:
+    def is_full(self, *, coming: int = 0) -> bool:
+        """Whether a whole request is here, by bytes or by records; `coming` more may count as here."""
+        return len(self._events) + coming >= self._max_records or self._bytes >= self._max_bytes
+
+    def add(self, events: Sequence[ChangeEvent], now: float) -> None:
         """Append events, oldest first."""
+        if not events:
+            return
         self._events.extend(events)
+        self._arrivals.append((now, len(events)))
         self._bytes += sum([event.record_size_bytes for event in events])
 
     def due_at(self) -> float | None:
@@ -43,12 +62,7 @@ class MicroBatcher:
         """Whether a batch should leave now."""
         if not self._events:
             return False
-        return (
-            idle
-            or len(self._events) >= self._max_records
-            or self._bytes >= self._max_bytes
-            or now >= self._events[0].received_at + self._max_delay_s
-        )
+        return idle or self.is_full() or now >= self._events[0].received_at + self._max_delay_s
 
     def has_room(self, batch: Sequence[ChangeEvent], batch_bytes: int, event: ChangeEvent) -> bool:
         """Whether the batch may take one more event."""
@@ -63,13 +77,14 @@ class MicroBatcher:
         *,
         busy: Container[str],
         divert: Callable[[ChangeEvent], None],
+        now: float,
     ) -> int:
         """Move events into `batch` up to the limits; those with a busy key go to `divert` instead.
 
         Returns the batch's size in bytes.
         """
         events, max_records, max_bytes = self._events, self._max_records, self._max_bytes
-        removed = 0
+        before, removed = len(events), 0
         while events and len(batch) < max_records:
             event = events[0]
             size = event.record_size_bytes
@@ -85,4 +100,21 @@ class MicroBatcher:
             events.popleft()
             removed += size
         self._bytes -= removed
+        self._account(before - len(events), now)
         return batch_bytes
+
+    def take_stays(self) -> list[Stay]:
+        """How long those were here that have left since the last call."""
+        stays, self._stays = self._stays, []
+        return stays
+
+    def _account(self, left: int, now: float) -> None:
+        while left:
+            came_at, records = self._arrivals[0]
+            gone = min(left, records)
+            self._stays.append(Stay(gone, now - came_at))
+            if gone == records:
+                self._arrivals.popleft()
+            else:
+                self._arrivals[0] = (came_at, records - gone)
+            left -= gone

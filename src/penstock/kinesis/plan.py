@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.capture.event import ChangeEvent
-from penstock.kinesis.batcher import MicroBatcher
+from penstock.kinesis.batcher import MicroBatcher, Stay
 from penstock.kinesis.outcome import Outcome
 
 
@@ -86,9 +86,15 @@ class PublishPlan:
         """Whether there is anything that could be sent, now or later, without somebody's help."""
         return bool(self._under_way or self._retries or self._ready_lanes or len(self._batcher))
 
-    def add(self, events: Sequence[ChangeEvent]) -> None:
+    def is_behind(self, *, coming: int) -> bool:
+        """Whether still more events would only wait: no request is free, and the next is full with those
+        that are `coming`.
+        """
+        return self._under_way >= self._max_requests and self._batcher.is_full(coming=coming)
+
+    def add(self, events: Sequence[ChangeEvent], now: float) -> None:
         """Take responsibility for events, oldest first."""
-        self._batcher.add(events)
+        self._batcher.add(events, now)
         self._held += len(events)
 
     def next_request(self, now: float) -> Request | None:
@@ -98,7 +104,7 @@ class PublishPlan:
         if self._retries and self._retries[0][0] <= now:
             request = heapq.heappop(self._retries)[2]
         elif self._ready_lanes or self._batcher.is_due(now, idle=self._under_way == 0):
-            events = self._gather()
+            events = self._gather(now)
             if not events:
                 return None
             request = Request(events)
@@ -186,7 +192,11 @@ class PublishPlan:
         abandoned, self._abandoned = self._abandoned, []
         return abandoned
 
-    def _gather(self) -> list[ChangeEvent]:
+    def take_stays(self) -> list[Stay]:
+        """How long events were in the batcher that have left it since the last call."""
+        return self._batcher.take_stays()
+
+    def _gather(self, now: float) -> list[ChangeEvent]:
         batch: list[ChangeEvent] = []
         size = 0
         while self._ready_lanes:
@@ -203,7 +213,7 @@ class PublishPlan:
             self._ready_lanes.popleft()
             if not lane:
                 self._lanes[key] = None
-        self._batcher.fill(batch, size, busy=self._lanes, divert=self._divert)
+        self._batcher.fill(batch, size, busy=self._lanes, divert=self._divert, now=now)
         for event in batch:
             self._lanes.setdefault(event.partition_key)
         return batch

@@ -19,6 +19,7 @@ from penstock.kinesis.outcome import Accepted, Answered, Failed, Refused, Result
 from penstock.kinesis.plan import PublishPlan, Request, Settled
 from penstock.kinesis.undeliverable import REFUSED, UndeliverablePolicy
 from penstock.ops.health import Fault, Health
+from penstock.ops.loop_probe import LoopProbe
 from penstock.ops.metrics import CaptureMetrics
 from penstock.postgres.freshness import Freshness
 
@@ -62,6 +63,8 @@ class KinesisPublisher:
         self._threads = ThreadPoolExecutor(max_requests, thread_name_prefix="put-records")
         self._wake = asyncio.Event()
         self._drained = asyncio.Event()
+        self._looked = asyncio.Event()
+        self._probe = LoopProbe(is_busy=lambda: plan.is_active, note=metrics.loop_late.observe)
         self._requests: set[asyncio.Future[Result]] = set()
         self._failure: BaseException | None = None
         self._progress_at = time.monotonic()
@@ -87,12 +90,10 @@ class KinesisPublisher:
                 now = time.monotonic()
                 self._refill(now)
                 outage = self._is_outage(now)
-                while not outage and (request := self._plan.next_request(now)):
-                    self._dispatch(request, now)
-                if abandoned := self._plan.take_abandoned():
-                    self._queue.tasks_done(abandoned)
-                self._note_drained()
-                await self._sleep(now, outage=outage)
+                while not outage and (request := self._plan.next_request(time.monotonic())):
+                    self._dispatch(request, time.monotonic())
+                self._tidy()
+                await self._sleep(outage=outage)
 
     async def drained(self) -> None:
         """Wait until everything that can be sent has been accepted."""
@@ -100,10 +101,21 @@ class KinesisPublisher:
         self._wake.set()
         await self._drained.wait()
 
+    async def room(self) -> None:
+        """Wait while more events would only wait themselves.
+
+        The reader and the requests share one interpreter: a reader that runs ahead takes from the requests
+        the time that they need to end.
+        """
+        while self._plan.is_behind(coming=self._queue.qsize()):
+            self._looked.clear()
+            await self._looked.wait()
+
     async def close(self) -> None:
         """Wait for requests under way; their time-outs bound it. A later leadership must not overlap them."""
         self._queue.set_wakeup(None)
         self._failure = asyncio.CancelledError()
+        self._probe.stop()
         if self._requests:
             await asyncio.wait(self._requests)
         self._threads.shutdown(wait=False)
@@ -114,7 +126,8 @@ class KinesisPublisher:
         if room > 0 and self._queue.qsize():
             if not self._plan.is_active:
                 self._progress_at = now
-            self._plan.add(self._queue.get_many_nowait(room))
+            self._plan.add(self._queue.get_many_nowait(room), now)
+            self._probe.start()
 
     def _dispatch(self, request: Request, now: float) -> None:
         if request.attempt == 0:
@@ -227,11 +240,16 @@ class KinesisPublisher:
             )
         return True
 
-    def _note_drained(self) -> None:
+    def _tidy(self) -> None:
+        """After a look at the plan: account for what left it, and tell those who wait for it."""
+        self._metrics.count_stays(self._plan.take_stays())
+        if abandoned := self._plan.take_abandoned():
+            self._queue.tasks_done(abandoned)
+        self._looked.set()
         if not self._plan.is_active and not self._queue.qsize():
             self._drained.set()
 
-    async def _sleep(self, now: float, *, outage: bool) -> None:
+    async def _sleep(self, *, outage: bool) -> None:
         wake_at = self._plan.wake_at()
         if self._plan.is_active:
             outage_at = self._progress_at + self._outage_limit_s
@@ -239,7 +257,7 @@ class KinesisPublisher:
         if wake_at is None or outage:
             await self._wake.wait()
             return
-        timer = asyncio.get_running_loop().call_later(max(0.0, wake_at - now), self._wake.set)
+        timer = asyncio.get_running_loop().call_at(wake_at, self._wake.set)
         try:
             await self._wake.wait()
         finally:
