@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
 from pyspark.sql import SparkSession
 
 from penstock.spark.session import open_session, shape_session, stop_session
-from penstock.spark.table import ShapeTable
 
 # A short life doesn't pay for the better compiler, nor small batches for many tasks.
 SHORT_LIFE = {
@@ -50,9 +48,3 @@ def started() -> Iterator[Started]:
 def spark(started: Started) -> SparkSession:
     """A session of the test's own."""
     return shape_session(started.spark)
-
-
-@pytest.fixture
-def open_table(started: Started, tmp_path: Path) -> Callable[[], ShapeTable]:
-    """Opens the test's table, in a new session each time."""
-    return lambda: ShapeTable(shape_session(started.spark), str(tmp_path / "table"), "penstock:1:shape")

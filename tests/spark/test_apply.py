@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from penstock.log_offset import LogOffset
-from penstock.spark.apply import KeyRange, fold, survey
+from penstock.spark.apply import KeyRange, fold, survey, survey_here
 from tests.spark.batches import (
     COLUMNS,
     KEY,
@@ -150,6 +150,7 @@ def test_a_survey_tells_what_a_batch_needs(spark: SparkSession) -> None:
 
     surveyed = survey(frame(spark, changes), KEY)
 
+    assert survey_here(frame(spark, changes).toArrow(), KEY) == surveyed
     assert surveyed.count == 4
     assert surveyed.truncated_at == LogOffset(3, 0)
     assert surveyed.partial
@@ -160,6 +161,7 @@ def test_a_survey_tells_what_a_batch_needs(spark: SparkSession) -> None:
 def test_a_survey_of_nothing(spark: SparkSession) -> None:
     surveyed = survey(frame(spark, []), KEY)
 
+    assert survey_here(frame(spark, []).toArrow(), KEY) == surveyed
     assert (surveyed.count, surveyed.truncated_at, surveyed.partial, surveyed.linked) == (
         0,
         None,

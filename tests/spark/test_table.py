@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import date
 from pathlib import Path
 from typing import Any
 
+import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from penstock.spark import table as table_module
 from penstock.spark.apply import NetChanges, fold, survey
-from penstock.spark.table import OffsetRefused, ShapeTable, TableConflict
+from penstock.spark.session import SparkError, StorageFailed, plain_error, shape_session
+from penstock.spark.table import AppId, OffsetRefused, Position, ShapeTable, TableConflict, properties
 from tests.spark.batches import (
     COLUMNS,
     KEY,
@@ -30,17 +34,29 @@ from tests.spark.batches import (
     frame,
     table_frame,
 )
+from tests.spark.conftest import Started
 
-OpenTable = Callable[[], ShapeTable]
+OpenTable = Callable[..., ShapeTable]
 
 ROWS: Table = {1: ("a1", "b1"), 2: ("a2", "b2"), 3: ("a3", "b3")}
+
+
+@pytest.fixture
+def open_table(started: Started, tmp_path: Path) -> OpenTable:
+    """Opens the test's table, in a new session each time; as of the timeline 1 unless told."""
+
+    def open_on(timeline: int = 1) -> ShapeTable:
+        app_id = AppId("1", "shape", timeline)
+        return ShapeTable(shape_session(started.spark), str(tmp_path / "table"), app_id)
+
+    return open_on
 
 
 @pytest.fixture
 def table(spark: SparkSession, open_table: OpenTable) -> ShapeTable:
     """A table with ROWS, at offset 100."""
     table = open_table()
-    assert table.overwrite_from(table_frame(spark, ROWS), 100) == 100
+    assert table.overwrite_from(table_frame(spark, ROWS), 100, KEY) == 100
     return table
 
 
@@ -91,7 +107,7 @@ def test_a_flush_is_one_commit_that_carries_its_offset(
     assert offsets(tmp_path) == [100, 200]
     assert contents(table.rows()) == apply_one_by_one(ROWS, changes)
     assert in_deltalake(tmp_path) == contents(table.rows())
-    assert DeltaTable(str(tmp_path / "table")).transaction_version("penstock:1:shape") == 200
+    assert DeltaTable(str(tmp_path / "table")).transaction_version("penstock:1:shape:1") == 200
 
 
 def test_a_truncate_is_in_the_same_commit(spark: SparkSession, table: ShapeTable, tmp_path: Path) -> None:
@@ -127,8 +143,9 @@ def test_a_failed_merge_leaves_nothing(spark: SparkSession, table: ShapeTable, t
     good = net(spark, table, Change("update", 1, "x", "y"), Change("update", 2, "x", "y"))
     failing = good.rows.withColumn("b", F.expr("if(id = 2, raise_error('planted'), b)"))
 
-    with pytest.raises(PySparkException, match="planted"):
+    with pytest.raises(SparkError, match="USER_RAISED_EXCEPTION") as raised:
         table.merge(NetChanges(failing, good.key, good.columns), 200)
+    assert "planted" not in f"{raised.value}{raised.value.__cause__}"
 
     assert table.read_offset() == 100
     assert contents(table.rows()) == ROWS
@@ -185,17 +202,28 @@ def test_a_snapshot_makes_or_replaces_the_table_in_one_commit(
 ) -> None:
     wider = table_frame(spark, {5: ("a5", "b5")}).withColumn("c", F.lit(7))
 
-    assert table.overwrite_from(wider, 200) == 200
+    assert table.overwrite_from(wider, 200, KEY) == 200
 
     assert offsets(tmp_path) == [100, 200]
     assert table.rows().columns == ["id", "a", "b", "c"]
     assert contents(table.rows()) == {5: ("a5", "b5")}
     for version in (199, 200):
         with pytest.raises(OffsetRefused, match="would be skipped"):
-            table.overwrite_from(wider, version)
+            table.overwrite_from(wider, version, KEY)
     properties = DeltaTable(str(tmp_path / "table")).metadata().configuration
     assert properties["delta.logRetentionDuration"] == "interval 1 days"
     assert properties["delta.enableDeletionVectors"] == "false"
+
+
+def test_a_snapshot_may_have_other_columns_and_another_key(
+    spark: SparkSession, table: ShapeTable, tmp_path: Path
+) -> None:
+    table.overwrite_from(spark.sql("select 'k' as k, date'2026-01-02' as id"), 200, ("k",))
+
+    assert [tuple(row) for row in table.rows().collect()] == [("k", date(2026, 1, 2))]
+    assert offsets(tmp_path) == [100, 200]
+    properties = DeltaTable(str(tmp_path / "table")).metadata().configuration
+    assert properties["delta.dataSkippingStatsColumns"] == "`k`"
 
 
 def test_a_table_without_a_flush_has_no_offset(
@@ -205,7 +233,7 @@ def test_a_table_without_a_flush_has_no_offset(
     assert not table.exists()
     assert table.read_offset() is None
 
-    table.create(schema("id bigint, a string, b string"))
+    table.create(schema("id bigint, a string, b string"), KEY)
 
     assert table.exists()
     assert table.read_offset() is None
@@ -226,22 +254,158 @@ def test_the_offset_is_found_without_the_file_beside_the_commit(
     assert open_table().read_offset() == 100
 
 
-def test_upkeep_and_new_columns_leave_the_offset(
-    spark: SparkSession, table: ShapeTable, tmp_path: Path
+def test_upkeep_comes_once_in_so_many_commits_and_leaves_the_offset(
+    spark: SparkSession,
+    table: ShapeTable,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    table.merge(net(spark, table, Change("insert", 4, "a4", "b4")), 200)
-    before = contents(table.rows())
+    monkeypatch.setattr(table_module, "UPKEEP_COMMITS", 3)
+    tended = [table.upkeep()]
+    for place in range(4):
+        far = net(spark, table, Change("insert", 1000 * (place + 4), "a", "b"))
+        table.merge(far, 200 + place)
+        tended += [table.upkeep(), table.upkeep()]
 
-    table.add_columns(schema("`a.new``one` timestamp_ntz, amount decimal(38,4)"))
-    table.optimize()
-    table.vacuum()
+    assert tended == [False, False, False, False, False, True, False, False, False]
+    assert offsets(tmp_path) == [100, 200, 201, 202, None, 203]
+    assert table.read_offset() == 203
+    assert len(table.rows().inputFiles()) == 2
+    assert contents(table.rows()) == in_deltalake(tmp_path)
+    assert capfd.readouterr().out == ""
 
-    assert table.read_offset() == 200
-    assert contents(table.rows()) == before == in_deltalake(tmp_path)
-    assert table.rows().columns == ["id", "a", "b", "a.new`one", "amount"]
-    assert len(table.rows().inputFiles()) == 1
-    assert table.merge(net(spark, table, Change("delete", 4)), 300) == 300
-    assert contents(table.rows()) == ROWS == in_deltalake(tmp_path)
+
+def test_a_new_timeline_may_be_behind_the_old_one(
+    spark: SparkSession, table: ShapeTable, open_table: OpenTable, tmp_path: Path
+) -> None:
+    table.merge(net(spark, table, Change("delete", 3)), 900)
+    switched = open_table(2)
+    assert switched.read_position() == Position(1, 900)
+
+    assert switched.overwrite_from(table_frame(spark, {5: ("a5", "b5")}), 300, KEY) == 300
+    assert switched.merge(net(spark, switched, Change("insert", 6, "a6", "b6")), 400) == 400
+
+    assert offsets(tmp_path) == [100, 900, 300, 400]
+    assert open_table().read_position() == switched.read_position() == Position(2, 400)
+    assert contents(switched.rows()) == {5: ("a5", "b5"), 6: ("a6", "b6")}
+
+
+def test_a_table_goes_on_from_an_older_timelines_offset(
+    spark: SparkSession, table: ShapeTable, open_table: OpenTable, tmp_path: Path
+) -> None:
+    switched = open_table(2)
+
+    assert switched.merge(net(spark, table, Change("delete", 1)), 100) == 100
+    assert offsets(tmp_path) == [100]
+    assert switched.merge(net(spark, table, Change("delete", 2)), 150) == 150
+    assert switched.read_position() == Position(2, 150)
+
+
+def test_a_writer_on_an_older_timeline_is_refused(
+    spark: SparkSession, table: ShapeTable, open_table: OpenTable, tmp_path: Path
+) -> None:
+    open_table(2).overwrite_from(table_frame(spark, ROWS), 50, KEY)
+
+    with pytest.raises(TableConflict, match="follows timeline 2, this writer 1"):
+        table.merge(net(spark, table, Change("delete", 1)), 900)
+    with pytest.raises(TableConflict, match="follows timeline 2, this writer 1"):
+        table.overwrite_from(table_frame(spark, ROWS), 900, KEY)
+    assert offsets(tmp_path) == [100, 50]
+
+
+def test_offsets_of_others_do_not_count(table: ShapeTable, started: Started, tmp_path: Path) -> None:
+    for app_id in (AppId("1", "shap", 1), AppId("1", "shape:1", 1), AppId("2", "shape", 1)):
+        other = ShapeTable(shape_session(started.spark), str(tmp_path / "table"), app_id)
+        assert other.read_position() is None
+    assert table.read_position() == Position(1, 100)
+
+
+def test_deltalake_reads_what_is_outside_the_years_1_to_9999(
+    spark: SparkSession, open_table: OpenTable, tmp_path: Path
+) -> None:
+    days = [2**31 - 1, -(2**31), -1_000_000]
+    moments = [2**63 - 1, -(2**63), -63_549_403_200_000_000]
+    rows = pa.table(
+        {
+            "day": pa.array(days, pa.int32()).cast(pa.date32()),
+            "at": pa.array(moments, pa.int64()).cast(pa.timestamp("us", "UTC")),
+            "seen": pa.array(moments, pa.int64()).cast(pa.timestamp("us")),
+            "na`me.d": pa.array(["x", "y", "z"]),
+        }
+    )
+    columns = "day date, at timestamp, seen timestamp_ntz, `na``me.d` string"
+    table = open_table()
+    table.overwrite_from(spark.createDataFrame(rows, schema(columns)).coalesce(1), 100, ("day", "at"))
+
+    read = DeltaTable(str(tmp_path / "table")).to_pyarrow_table()
+    frame = DeltaTable(str(tmp_path / "table")).to_pandas(types_mapper=pd.ArrowDtype)
+
+    assert read["day"].cast(pa.int32()).to_pylist() == days
+    for name in ("at", "seen"):
+        assert read[name].cast(pa.int64()).to_pylist() == moments
+        assert pa.array(frame[name]).cast(pa.int64()).to_pylist() == moments
+    [add] = [action["add"] for action in commits(tmp_path)[0] if "add" in action]
+    assert json.loads(add["stats"])["minValues"] == {"na`me.d": "x"}
+
+
+def test_statistics_are_for_keys_first_and_never_for_dates() -> None:
+    wide = ", ".join(f"c{number} int" for number in range(30))
+    chosen = properties(schema(f"day date, flag boolean, {wide}, `k.ey` string"), ("day", "k.ey"))
+    none = properties(schema("day date, raw binary"), ("day",))
+
+    names = chosen["delta.dataSkippingStatsColumns"].split(",")
+    assert names == ["`k.ey`", *[f"`c{number}`" for number in range(15)]]
+    assert none["delta.dataSkippingNumIndexedCols"] == "0"
+    assert "delta.dataSkippingStatsColumns" not in none
+
+
+def test_a_storage_that_can_not_be_written_is_said_in_one_line(
+    spark: SparkSession, started: Started, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    path = str(tmp_path / "file" / "table")
+    table = ShapeTable(shape_session(started.spark), path, AppId("1", "shape", 1))
+
+    with pytest.raises(StorageFailed) as raised:
+        table.overwrite_from(table_frame(spark, ROWS), 100, KEY)
+
+    assert str(raised.value).startswith(f"can't write {path}: ")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "said"),
+    [
+        (
+            "An error occurred while calling o9.save.\n: IOException: No space left on device\n\tat x",
+            StorageFailed,
+            "can't write /t: No space left on device; make room there",
+        ),
+        (
+            "java.io.FileNotFoundException: /t/x (Permission denied)",
+            StorageFailed,
+            "give this user the right",
+        ),
+        (
+            "[CAST_INVALID_INPUT] The value 'hunter2' can't be cast. SQLSTATE: 22018\nat x",
+            SparkError,
+            r"/t: a value does not fit what is done with it \(CAST_INVALID_INPUT\)$",
+        ),
+        (
+            "An error occurred while calling o9.save.\n: java.lang.Error: first\n\tat second",
+            SparkError,
+            "^/t: java.lang.Error: first$",
+        ),
+        ("", SparkError, "^/t: $"),
+    ],
+)
+def test_sparks_texts_become_one_line(text: str, kind: type[Exception], said: str) -> None:
+    error = plain_error("/t", text)
+
+    assert type(error) is kind
+    assert re.search(said, str(error))
+    assert "hunter2" not in str(error)
 
 
 def test_files_out_of_the_batchs_key_range_are_not_read(

@@ -19,8 +19,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
 
 from delta.exceptions import (
     ConcurrentAppendException,
@@ -109,7 +111,7 @@ class ShapeTable:
 
     def __init__(self, spark: SparkSession, path: str, app_id: AppId) -> None:
         self._spark = spark
-        self._path = path
+        self._path = path if urlsplit(path).scheme else str(Path(path).absolute())
         self._app_id = app_id
         self._tended_at: int | None = None
 
@@ -166,16 +168,14 @@ class ShapeTable:
         """Those of the columns that the table doesn't have. LayoutChanged if it has one with another type."""
         if not columns:
             return []
-        stored = {field.name.lower(): field for field in self.schema().fields}
+        fields = self.schema().fields
+        stored = {field.name.lower(): (field.name, field.dataType.simpleString()) for field in fields}
         for column in columns:
-            field = stored.get(column.name.lower())
-            if field is not None and (field.name, field.dataType.simpleString()) != (
-                column.name,
-                column.lake.spark,
-            ):
+            name, kind = stored.get(column.name.lower(), (column.name, column.lake.spark))
+            if (name, kind) != (column.name, column.lake.spark):
                 raise LayoutChanged(
                     f"{self._path}: column {column.name} ({column.lake.spark}) was added to the table, and "
-                    f"{field.name} ({field.dataType.simpleString()}) is stored already: snapshot it again"
+                    f"{name} ({kind}) is stored already: snapshot it again"
                 )
         return [column for column in columns if column.name.lower() not in stored]
 
@@ -205,7 +205,7 @@ class ShapeTable:
         return merge.whenNotMatchedBySourceDelete() if net.truncated else merge
 
     def overwrite_from(self, rows: DataFrame, version: int, key: Sequence[str]) -> int:
-        """Replace the table, columns included, in one commit with the offset `version`; make it if need be.
+        """Replace the table, properties included, in one commit with the offset `version`; or make it.
 
         OffsetRefused, before any work, if the table is already there or further on this timeline: Delta would
         skip the commit.
@@ -215,12 +215,13 @@ class ShapeTable:
             raise OffsetRefused(
                 f"{self._path} is at offset {at.offset}: a snapshot at {version} would be skipped"
             )
-        writer = rows.write.format("delta").mode("overwrite").options(**properties(rows.schema, key))
-        writer = writer.option("overwriteSchema", "true").option("maxRecordsPerFile", _FILE_ROWS)
+        writer = rows.writeTo(f"delta.{quote(self._path)}").using("delta")
+        for name, value in properties(rows.schema, key).items():
+            writer = writer.tableProperty(name, value)
         # A writer goes by its DataFrame's session, which need not be ours; so the commit is named here.
         writer = writer.option("txnAppId", str(self._app_id)).option("txnVersion", version)
         with self._explaining():
-            writer.save(self._path)
+            writer.option("maxRecordsPerFile", _FILE_ROWS).createOrReplace()
         self._read_back(version)
         return version
 
@@ -229,15 +230,15 @@ class ShapeTable:
 
         Counted from where this ShapeTable saw the table first.
         """
-        with plain_errors(self._path):
-            version = int(self._snapshot().version())
-        if self._tended_at is None or version // UPKEEP_COMMITS == self._tended_at // UPKEEP_COMMITS:
-            self._tended_at = version
-            return False
-        self.optimize()
-        self.vacuum()
+        version = self._version()
+        due = self._tended_at is not None and version // UPKEEP_COMMITS > self._tended_at // UPKEEP_COMMITS
+        if due:
+            self.optimize()
+            self.vacuum()
+            # Theirs are commits too.
+            version = self._version()
         self._tended_at = version
-        return True
+        return due
 
     def optimize(self) -> None:
         """Put small files together. The offset stays."""
@@ -248,6 +249,10 @@ class ShapeTable:
         """Delete files that no version of the last day needs."""
         with self._explaining():
             DeltaTable.forPath(self._spark, self._path).vacuum()
+
+    def _version(self) -> int:
+        with plain_errors(self._path):
+            return int(self._snapshot().version())
 
     def _snapshot(self) -> Any:
         """The table's newest state, as Delta has it; its version is -1 if there is no table."""

@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, DataType, DoubleType, FloatType, StructType
 
@@ -108,7 +108,7 @@ class Comparison:
 def compare(
     postgres_rows: DataFrame, lake_rows: DataFrame, key: Sequence[str], columns: Sequence[str]
 ) -> Comparison:
-    """Compare these columns, the key's among them, of all rows. Both sides must have the same types. Blocks."""
+    """Compare these columns, the key's among them, of all rows. Both sides have the same types. Blocks."""
     sides = _side(postgres_rows, key, columns, True).unionByName(_side(lake_rows, key, columns, False))
     of_postgres, of_lake = F.col(_SIDE), ~F.col(_SIDE)
     pairs = sides.groupBy(*[column_of(name, _KEY).alias(str(place)) for place, name in enumerate(key)]).agg(
@@ -141,11 +141,6 @@ def only(rows: DataFrame, keys: DataFrame) -> DataFrame:
 def without(keys: DataFrame, others: DataFrame) -> DataFrame:
     """The keys that are not among the others."""
     return keys.alias("rows").join(others.alias("keys"), _same_key(keys), "left_anti")
-
-
-def key_frame(spark: SparkSession, keys: pa.Table, schema: StructType) -> DataFrame:
-    """Keys from `Comparison.keys` or a decoder, as a DataFrame; `schema` is of rows that have the key."""
-    return spark.createDataFrame(keys, StructType([schema[name] for name in keys.column_names]))
 
 
 def _same_key(keys: DataFrame) -> Column:
