@@ -106,6 +106,13 @@ def _parser() -> argparse.ArgumentParser:
     bench_capture.add_argument("--markdown", type=Path, help="also write the table to this file")
     bench_capture.add_argument("--plot", type=Path, help="write memory during the outage to this SVG file")
     bench_capture.set_defaults(run=_bench_capture)
+    bench_shapes = benches.add_parser("shapes", help="flushes, snapshots and latency of shapes")
+    bench_shapes.add_argument("--changes", type=int, default=300_000, help="size of the backlog")
+    bench_shapes.add_argument("--rows", type=int, default=1_000_000, help="size of the table")
+    bench_shapes.add_argument("--rounds", type=int, default=3, help="how often each pair is measured")
+    bench_shapes.add_argument("--commits", type=int, default=20, help="one-row transactions to time")
+    bench_shapes.add_argument("--markdown", type=Path, help="also write the table to this file")
+    bench_shapes.set_defaults(run=_bench_shapes)
     return parser
 
 
@@ -195,6 +202,19 @@ def _bench_capture(arguments: argparse.Namespace) -> int:
         outage_minutes=arguments.outage_minutes,
         markdown=arguments.markdown,
         plot=arguments.plot,
+    )
+
+
+def _bench_shapes(arguments: argparse.Namespace) -> int:
+    _need_spark()
+    from penstock.bench.shapes_app import bench_shapes
+
+    return bench_shapes(
+        changes=arguments.changes,
+        rows=arguments.rows,
+        rounds=arguments.rounds,
+        commits=arguments.commits,
+        markdown=arguments.markdown,
     )
 
 

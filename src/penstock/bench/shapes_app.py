@@ -1,0 +1,43 @@
+"""`penstock bench shapes`: measure, print the table, keep it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from penstock.bench import shapes_measures as measures
+from penstock.bench.shapes_backlog import create_orders
+from penstock.bench.table import Row, print_table, say, write_markdown
+from penstock.local.postgres import PrivatePostgres
+from penstock.spark.bench import SparkBench
+
+
+def bench_shapes(*, changes: int, rows: int, rounds: int, commits: int, markdown: Path | None) -> int:
+    """Run every measurement; returns 0 if all targets were reached, 1 otherwise."""
+    found: list[Row] = []
+    with PrivatePostgres() as postgres, tempfile.TemporaryDirectory(prefix="penstock-bench-") as name:
+        directory = Path(name)
+        say(f"a table of {rows} rows")
+        database = create_orders(postgres, rows)
+        # Spark's tasks find the server by the environment in which Spark was started.
+        os.environ.update(postgres.env(database))
+        spark = SparkBench(directory)
+        try:
+            found += measures.backlog(postgres, spark, directory, changes=changes, rounds=rounds)
+            found += measures.snapshot(postgres, spark, database, rows=rows, rounds=rounds)
+        finally:
+            spark.close()
+        for shapes, limit_s in ((1, 3.0), (10, 8.0)):
+            found += measures.latency(
+                postgres,
+                database,
+                directory / f"latency-{shapes}",
+                shapes=shapes,
+                commits=commits,
+                limit_s=limit_s,
+            )
+    print_table(found)
+    if markdown is not None:
+        write_markdown(markdown, found)
+    return 0 if all(row.reached is not False for row in found) else 1

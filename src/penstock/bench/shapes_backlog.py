@@ -1,0 +1,102 @@
+"""A backlog of changes in a log, as the shapes' collector would have written it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, LiteralString, NamedTuple
+
+import psycopg
+from psycopg.sql import SQL, Placeholder
+
+from penstock.local.postgres import PrivatePostgres
+from penstock.log_offset import BEFORE_ALL
+from penstock.postgres import wal2json
+from penstock.postgres.connection import PINNED_SESSION, QUALIFIED_NAMES
+from penstock.shapes.change_log import ChangeLog, LogLimits
+from penstock.shapes.change_log_index import Relation, SegmentRange
+from penstock.shapes.change_log_runs import create_run
+from penstock.spark.decode import Column
+
+ORDERS: Final = Relation("public", "orders")
+KEY: Final = ("id",)
+COLUMNS: Final = (
+    Column("id", "bigint", not_null=True),
+    Column("customer", "integer", not_null=True),
+    Column("status", "text", not_null=True),
+    Column("amount", "numeric(12,2)", not_null=True),
+    Column("note", "text"),
+    Column("at", "timestamp with time zone"),
+)
+_TABLE: Final = """
+CREATE TABLE orders (id bigint PRIMARY KEY, customer int NOT NULL, status text NOT NULL,
+                     amount numeric(12, 2) NOT NULL, note text, at timestamptz DEFAULT now())
+"""
+_INSERT: Final = (
+    "INSERT INTO orders SELECT g, g % 977, 'open', g * 1.25, 'note for order ' || g"
+    " FROM generate_series({first}, {last}) g"
+)
+_UPDATE: Final = "UPDATE orders SET status = 'paid', amount = amount + 1 WHERE id BETWEEN {first} AND {last}"
+_DELETE: Final = "DELETE FROM orders WHERE id BETWEEN {first} AND {last}"
+_READ: LiteralString = "SELECT data FROM pg_logical_slot_get_changes('bench_backlog', NULL, NULL, {})"
+_STEP: Final = 1000
+
+
+class Backlog(NamedTuple):
+    """Changes in a log, ready to be flushed."""
+
+    ranges: Sequence[SegmentRange]
+    up_to: int
+    """The commit LSN of the last transaction."""
+    changes: int
+
+
+def create_orders(postgres: PrivatePostgres, rows: int = 0) -> str:
+    """A database with the orders table; returns its name."""
+    database = postgres.create_database()
+    postgres.psql(_TABLE, database)
+    if rows:
+        postgres.psql(_INSERT.format(first=1, last=rows), database)
+    return database
+
+
+def write_backlog(postgres: PrivatePostgres, directory: Path, changes: int, keys: int) -> Backlog:
+    """40 % inserts, 50 % updates and 10 % deletes over `keys` keys, in transactions of 1000 changes."""
+    database = create_orders(postgres)
+    postgres.psql("SELECT pg_create_logical_replication_slot('bench_backlog', 'wal2json')", database)
+    deleted = changes // 10
+    for statement, count in (
+        (_INSERT, keys),
+        (_UPDATE, changes // 2),
+        (_DELETE, deleted),
+        (_INSERT, min(deleted, changes * 2 // 5 - keys)),
+    ):
+        for done in range(0, count, _STEP):
+            first = done % keys + 1
+            postgres.psql(statement.format(first=first, last=first + _STEP - 1), database)
+    return _logged(postgres, database, directory)
+
+
+def _logged(postgres: PrivatePostgres, database: str, directory: Path) -> Backlog:
+    log = ChangeLog(create_run(directory / "log", "bench"), LogLimits(min_free_bytes=0))
+    options = wal2json.replication_options(include_timestamp=False, include_lsn=True, include_pk=True)
+    arguments = [part for pair in options.items() for part in pair]
+    query = SQL(_READ).format(SQL(", ").join([Placeholder()] * len(arguments)))
+    count = tx_offset = op_offset = 0
+    session = f"{PINNED_SESSION} {QUALIFIED_NAMES}"
+    with psycopg.connect(postgres.conninfo(database), options=session) as connection:
+        for (data,) in connection.execute(query, arguments):
+            payload = data.encode()
+            action = wal2json.action_of(payload)
+            if action not in wal2json.NOT_CHANGES:
+                log.append(ORDERS, tx_offset, op_offset, payload)
+                op_offset += 2
+                count += 1
+                if log.write_due:
+                    log.write()
+            elif action == wal2json.BEGIN:
+                tx_offset, op_offset = wal2json.decode_boundary(payload).commit_lsn or 0, 0
+            elif op_offset:
+                log.commit(tx_offset)
+    log.flush(0.0)
+    return Backlog(log.read_plan(None, BEFORE_ALL), log.last_persisted_txn_offset.tx_offset, count)

@@ -1,0 +1,105 @@
+"""The Spark parts of `penstock bench shapes`: our jobs, and the least that plain PySpark can do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, StructField, StructType
+
+from penstock.postgres.snapshot import SnapshotPart
+from penstock.shapes.change_log_index import SegmentRange
+from penstock.shapes.change_log_reader import read_segment
+from penstock.spark.changes import ShapeLayout, share_out
+from penstock.spark.decode import Column as TableColumn
+from penstock.spark.flush import Flushed, flush
+from penstock.spark.session import open_session, shape_session, stop_session
+from penstock.spark.snapshot_source import snapshot_rows
+from penstock.spark.table import AppId, ShapeTable
+
+_FRAME: Final = (
+    "action string, columns array<struct<name:string,value:string>>,"
+    " identity array<struct<name:string,value:string>>"
+)
+
+
+class Applied(NamedTuple):
+    """A backlog that was flushed."""
+
+    seconds: float
+    done: Flushed
+
+
+class SparkBench:
+    """One Spark with two cores, for everything that is measured side by side."""
+
+    def __init__(self, directory: Path) -> None:
+        self._spark = open_session("local[2]", "penstock bench")
+        self._directory = directory
+        self._tables = 0
+
+    def close(self) -> None:
+        """Stop Spark."""
+        stop_session(self._spark)
+
+    def flush(self, layout: ShapeLayout, ranges: Sequence[SegmentRange], up_to: int) -> Applied:
+        """Apply a backlog to a table that is empty."""
+        table = self._new_table()
+        table.create(_schema(layout.columns), layout.key)
+        started = time.perf_counter()
+        done = flush(self._spark, table, layout, ranges, up_to)
+        return Applied(time.perf_counter() - started, done)
+
+    def plain(self, layout: ShapeLayout, ranges: Sequence[SegmentRange]) -> float:
+        """Seconds that plain PySpark takes: the same segments, from_json to typed columns, Parquet."""
+        target = str(self._directory / f"plain-{self._tables}")
+        self._tables += 1
+        started = time.perf_counter()
+        frame = _payloads(self._spark, ranges).select(F.from_json("payload", _FRAME).alias("frame"))
+        frame.select(
+            F.col("frame.action").alias("action"), *[_typed(column) for column in layout.columns]
+        ).write.mode("append").parquet(target)
+        return time.perf_counter() - started
+
+    def snapshot(self, layout: ShapeLayout, parts: Sequence[SnapshotPart], name: str) -> float:
+        """Seconds that a snapshot takes, into Delta."""
+        table = self._new_table()
+        started = time.perf_counter()
+        rows = snapshot_rows(self._spark, layout.relation, layout.columns, parts, name)
+        table.overwrite_from(rows, 1, layout.key)
+        return time.perf_counter() - started
+
+    def _new_table(self) -> ShapeTable:
+        self._tables += 1
+        path = str(self._directory / f"table-{self._tables}")
+        return ShapeTable(shape_session(self._spark), path, AppId("1", "bench", 1))
+
+
+def _schema(columns: Sequence[TableColumn]) -> StructType:
+    return StructType([StructField(column.name, DataType.fromDDL(column.lake.spark)) for column in columns])
+
+
+def _payloads(spark: SparkSession, ranges: Sequence[SegmentRange]) -> DataFrame:
+    tasks = share_out(ranges)
+
+    def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch["id"].to_pylist():
+                for part in tasks[number]:
+                    for rows in read_segment(part):
+                        texts = rows["payload"].cast(pa.string())
+                        yield pa.RecordBatch.from_arrays([texts], names=["payload"])
+
+    return spark.range(len(tasks), numPartitions=len(tasks)).mapInArrow(read, "payload string")
+
+
+def _typed(column: TableColumn) -> Column:
+    """A column's value, of the new row or of the old one's key, by its name."""
+    cells = F.coalesce("frame.columns", "frame.identity")
+    mine = F.filter(cells, lambda cell: cell.getField("name") == column.name)
+    return F.get(mine, F.lit(0)).getField("value").cast(column.lake.spark).alias(column.name)
