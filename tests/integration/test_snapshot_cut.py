@@ -443,6 +443,20 @@ async def test_a_table_with_parts_can_not_be_truncated_until_the_snapshot_ends(s
     site.psql(truncate)
 
 
+async def test_a_copy_gives_way_to_a_truncate_that_waits_for_its_snapshot(site: Site) -> None:
+    """The copy would wait for the TRUNCATE, which waits for the holder, which waits for the copy."""
+    waits = "SELECT 1 FROM pg_locks WHERE relation = 't'::regclass AND NOT granted"
+    site.psql("INSERT INTO t VALUES (1, 1)")
+    async with export_snapshot(site.parameters) as snapshot:
+        (part,) = await snapshot.parts([T])
+        truncate = asyncio.create_task(asyncio.to_thread(site.psql, "TRUNCATE t"))
+        await until(lambda: site.psql(waits), "the TRUNCATE waits")
+        with pytest.raises(SnapshotStale, match="somebody waits"):
+            await asyncio.to_thread(copied, snapshot.name, part, ["id"])
+    await truncate
+    assert site.psql("SELECT * FROM t") == []
+
+
 async def test_a_part_whose_snapshot_has_ended_is_an_error(site: Site) -> None:
     async with export_snapshot(site.parameters) as snapshot:
         (part,) = await snapshot.parts([T])

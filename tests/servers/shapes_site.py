@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,12 @@ class ShapesProcess(CaptureProcess):
         os.killpg(self.pid, signal.SIGKILL)
         self.wait()
 
+    def close(self) -> None:
+        """See CaptureProcess. A frozen Java would not notice that its Python is gone."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        super().close()
+
     def freeze_all(self) -> None:
         """Stop it and its Java in the middle of whatever they do."""
         os.killpg(self.pid, signal.SIGSTOP)
@@ -61,8 +69,8 @@ class ShapesSite:
         tables = "\n".join(f"[[shape]]\n{shape}" for shape in shapes)
         self.file.write_text(f'storage = "./lake"\n{tables}\n')
 
-    def shapes(self, *args: str, **over: str) -> ShapesProcess:
-        """Start `penstock shapes`; `over` are variables."""
+    def shapes(self, *args: str, before: Sequence[str] = (), **over: str) -> ShapesProcess:
+        """Start `penstock shapes`; `over` are variables, `before` is a program that starts it."""
         env = {
             **self.postgres.env(self.database),
             "REPLICATION_SLOT": self.slot,
@@ -71,7 +79,11 @@ class ShapesSite:
             "LOG_MIN_FREE_BYTES": "0",
             **over,
         }
-        return ShapesProcess(env, ("shapes", "--config", str(self.file), *_SPARK, *args))
+        return ShapesProcess(
+            env,
+            ("shapes", "--config", str(self.file), *_SPARK, *args),
+            program=(*before, sys.executable, "-m", "penstock"),
+        )
 
     def verify(self, *args: str) -> ShapesProcess:
         """Start `penstock verify`."""

@@ -22,13 +22,19 @@ from penstock.postgres.slot import translate
 from penstock.postgres.wal2json import NOT_CHANGES, action_of, replication_options
 from penstock.shapes.change_log_index import Relation
 
-MOST_CHANGES: Final = 200_000
-"""More are not fetched: they would fill the memory."""
+MOST_BYTES: Final = 64 << 20
+"""More is not fetched: it would fill the memory."""
 
 _NO_TIME_LIMIT: LiteralString = "SET statement_timeout = 0"
 _CREATE: LiteralString = "SELECT FROM pg_catalog.pg_create_logical_replication_slot(%s, %s, true)"
+# The first frame that is too much comes as null.
 _PEEK: LiteralString = """
-SELECT data FROM pg_catalog.pg_logical_slot_peek_changes(%s, %s::pg_lsn, NULL, VARIADIC %s::text[]) LIMIT %s
+SELECT CASE WHEN total <= %s THEN data END FROM (
+    SELECT data, place, pg_catalog.octet_length(data) AS own,
+           pg_catalog.sum(pg_catalog.octet_length(data)) OVER (ORDER BY place) AS total
+    FROM pg_catalog.pg_logical_slot_peek_changes(%s, %s::pg_lsn, NULL, VARIADIC %s::text[])
+         WITH ORDINALITY AS frame (lsn, xid, data, place)) frames
+WHERE total - own <= %s ORDER BY place
 """
 _SPECIAL: Final = re.compile(r"([\\,.*' ])")
 
@@ -43,7 +49,7 @@ class ChangeWatch:
     async def frames(self, relations: Collection[Relation], up_to_lsn: int) -> list[bytes] | None:
         """wal2json's frames of all changes to these tables with a commit LSN up to this one, that included.
 
-        Truncates are among them. None if there are more than MOST_CHANGES.
+        In the order of the stream; truncates are among them. None if they have more than MOST_BYTES.
         """
         options = replication_options(
             include_timestamp=False,
@@ -56,12 +62,13 @@ class ChangeWatch:
         # its own: one more makes it part of the answer.
         up_to = format_lsn(up_to_lsn + 1)
         try:
-            answer = await self._connection.execute(_PEEK, (self._slot, up_to, words, MOST_CHANGES + 1))
-            frames = [row[0].encode() async for row in answer]
+            values = (MOST_BYTES, self._slot, up_to, words, MOST_BYTES)
+            rows = await (await self._connection.execute(_PEEK, values)).fetchall()
         except psycopg.Error as error:
             raise translate(error, slot=self._slot, plugin="wal2json") from error
-        if len(frames) > MOST_CHANGES:
+        if rows and rows[-1][0] is None:
             return None
+        frames = [row[0].encode() for row in rows]
         return [frame for frame in frames if action_of(frame) not in NOT_CHANGES]
 
 

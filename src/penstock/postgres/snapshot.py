@@ -44,6 +44,9 @@ CHUNK_BYTES: Final = 2 << 20
 
 _CONNECT_TIMEOUT_S: Final = 10.0
 _SILENCE_LIMIT_S: Final = 30.0
+# Who waits for the table before a copying session waits for the holder, and the holder for the copy: without
+# an end of patience all three, and everybody behind them, would wait for ever.
+_PATIENCE: LiteralString = "SET lock_timeout = '3s'"
 
 # An operator's limits for ordinary sessions would end ours, which wait and copy for hours. Which of these
 # settings there are depends on the server's version.
@@ -196,10 +199,11 @@ def copy_part(
     """The rows of a part in COPY's text format, in chunks of whole lines. Takes a fresh session. Blocks.
 
     It locks and checks the table as `parts` does, so what it yields is right even if the holder ends
-    meanwhile. Its errors show no values.
+    meanwhile. SnapshotStale also if somebody waits to truncate or alter it. Its errors show no values.
     """
     try:
         connection.execute(_NO_TIME_LIMITS)
+        connection.execute(_PATIENCE)
         for statement in _importing(snapshot_name):
             connection.execute(statement)
         connection.execute(_lock([part.relation]))
@@ -279,6 +283,8 @@ def _meaning(error: psycopg.Error, what: str) -> PostgresError:
             errors.InvalidParameterValue() | errors.ObjectNotInPrerequisiteState() | errors.UndefinedObject()
         ):
             return SnapshotStale(f"{what}: the snapshot has ended: {sentence}. Take a new snapshot")
+        case errors.LockNotAvailable():
+            return SnapshotStale(f"{what}: somebody waits to truncate or alter it. Take a new snapshot")
         case errors.InsufficientPrivilege():
             return TableUnreadable(
                 f"{what}: {sentence}. Fix: GRANT SELECT ON it, and USAGE ON its schema, to the role; with"

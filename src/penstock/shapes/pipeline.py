@@ -7,6 +7,8 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import structlog
+
 from penstock.capture.feedback import Feedback
 from penstock.capture.transaction_builder import TransactionBuilder
 from penstock.log_offset import BEFORE_ALL, LogOffset
@@ -30,6 +32,8 @@ from penstock.shapes.snapshot_again import SnapshotAgain
 from penstock.shapes.table_facts import TableFacts
 from penstock.shapes.table_watch import TableWatch
 from penstock.shapes.work import Work
+
+_log = structlog.get_logger()
 
 
 class ShapeLine(NamedTuple):
@@ -111,6 +115,8 @@ class ShapesPipeline:
     async def note_again(self, again: Sequence[SnapshotAgain]) -> None:
         """Shapes have to be snapshotted again: the registry knows it before anything else is done."""
         await self.keeper.update(lambda registry: registry.all_awaiting(again))
+        for shape, reason in again:
+            _log.warning("snapshot_needed", shape=shape, reason=reason)
         self.runner.wake()
 
     def lines(self, now: float) -> list[ShapeLine]:

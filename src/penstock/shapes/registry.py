@@ -153,6 +153,11 @@ class FileRegistry:
             return self._path.read_bytes()
         except FileNotFoundError:
             return None
+        except NotADirectoryError:
+            raise RegistryError(
+                f"can't read {self._path}: Not a directory. Fix: move away the file that stands in the place of"
+                " one, or use another storage"
+            ) from None
         except OSError as error:
             raise RegistryError(
                 f"can't read {self._path}: {error.strerror or error}. Fix: let this user read it"
