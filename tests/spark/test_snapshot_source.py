@@ -24,7 +24,8 @@ from penstock.postgres.connection import connection_parameters
 from penstock.postgres.snapshot import SnapshotPart, SnapshotStale, export_snapshot
 from penstock.shapes.change_log_index import Relation
 from penstock.spark.decode import Column, DecodeError
-from penstock.spark.snapshot_source import SnapshotFailed, snapshot_error, snapshot_rows
+from penstock.spark.session import SparkError, plain_error
+from penstock.spark.snapshot_source import snapshot_rows
 
 T = Relation("public", "t")
 DEADLINE_S = 30.0
@@ -142,7 +143,7 @@ async def test_a_cancelled_job_ends_its_sessions(source: Source) -> None:
         source.spark.sparkContext.cancelJobGroup("stuck")
         error = await job
         await asyncio.to_thread(source.wait_until_sessions, there=False)
-    assert isinstance(error, SnapshotFailed)
+    assert isinstance(error, SparkError)
 
 
 def failure(frame: DataFrame, group: str = "failing") -> PenstockError:
@@ -151,7 +152,7 @@ def failure(frame: DataFrame, group: str = "failing") -> PenstockError:
     try:
         frame.write.format("noop").mode("overwrite").save()
     except (PySparkException, Py4JError) as error:
-        return snapshot_error(error, "public.t")
+        return plain_error("lake/t", str(error))
     raise AssertionError("the job did not fail")
 
 
@@ -187,6 +188,6 @@ async def test_values_are_not_shown(source: Source) -> None:
     assert str(error) == (
         "public.t in its snapshot: column id (bigint): a value does not fit the lake's bigint"
     )
-    assert isinstance(other, SnapshotFailed)
+    assert isinstance(other, SparkError)
     assert "CAST_INVALID_INPUT" in str(other)
     assert "secret" not in str(other)

@@ -6,46 +6,16 @@ and it has no options, which plans and Spark's pages would show.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from typing import Final
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.errors import ConnectionFailed, LineLost, NoSpareSlot, PenstockError, RoleLacksReplication
-from penstock.postgres.snapshot import (
-    SnapshotPart,
-    SnapshotStale,
-    TableUnreadable,
-    connect_for_copy,
-    copy_part,
-)
-from penstock.spark.decode import Column, DecodeError, decode_copy
+from penstock.postgres.snapshot import SnapshotPart, connect_for_copy, copy_part
+from penstock.spark.decode import Column, decode_copy
 from penstock.spark.names import quote
 from penstock.spark.session import saying_errors
-
-_KINDS: Final = {
-    kind.__name__: kind
-    for kind in (
-        ConnectionFailed,
-        DecodeError,
-        LineLost,
-        NoSpareSlot,
-        RoleLacksReplication,
-        SnapshotStale,
-        TableUnreadable,
-    )
-}
-# The last line of a Python traceback, wherever Java's own lines surround it.
-_RAISED = re.compile(r"^\s*penstock\.[\w.]+\.(\w+): (.+?)\s*$", re.MULTILINE)
-_JAVA_CAUSE = re.compile(r"^Caused by: ([\w.$]+)", re.MULTILINE)
-
-
-class SnapshotFailed(PenstockError):
-    """Spark could not copy a table, for a reason that isn't Postgres' or a value's."""
 
 
 def snapshot_rows(
@@ -59,7 +29,8 @@ def snapshot_rows(
 
     `relation` is the table's name for messages. The tasks connect to Postgres by the variables of their own
     environment (PGHOST, PGPASSWORD, …). Nothing is read before the DataFrame is used, and each use reads
-    everything: the snapshot must still be there. `snapshot_error` explains what such a use raises.
+    everything: the snapshot must still be there. Use it within `session.plain_errors`: what a task raises
+    comes out as it was.
     """
     wanted = tuple(columns)
     places = tuple(parts)
@@ -72,22 +43,6 @@ def snapshot_rows(
 
     schema = ", ".join(f"{quote(column.name)} {column.lake.spark}" for column in wanted)
     return spark.range(0, len(places), 1, max(1, len(places))).mapInArrow(read, schema)
-
-
-def snapshot_error(error: Exception, relation: str) -> PenstockError:
-    """What a Spark job over `snapshot_rows` failed of: the error that a task raised, with its sentence.
-
-    Anything else is SnapshotFailed with the names of the errors alone: Spark's texts may show values.
-    """
-    text = str(error)
-    for name, sentence in reversed(_RAISED.findall(text)):
-        if name in _KINDS:
-            return _KINDS[name](sentence)
-    names = [type(error).__name__]
-    if isinstance(error, PySparkException) and (condition := error.getCondition()):
-        names.append(condition)
-    names += _JAVA_CAUSE.findall(text)[-1:]
-    return SnapshotFailed(f"Spark did not copy {relation}: {', '.join(names)}")
 
 
 def _read_part(

@@ -25,7 +25,7 @@ from penstock.spark.decode import ABSENT, ACTION, OP_OFFSET
 from penstock.spark.names import column_of, quote
 from penstock.spark.session import plain_error, plain_errors, shape_session
 from penstock.spark.shape_jobs import layout_of
-from penstock.spark.snapshot_source import SnapshotFailed, snapshot_error, snapshot_rows
+from penstock.spark.snapshot_source import snapshot_rows
 from penstock.spark.table import AppId, ShapeTable
 from penstock.spark.verify import Comparison, compare, only, without
 
@@ -191,11 +191,8 @@ class VerifyJobs:
         try:
             yield
         except (PySparkException, Py4JError) as error:
-            meaning = snapshot_error(error, str(shape.table))
-            if isinstance(meaning, SnapshotFailed):
-                meaning = plain_error(self._tables[shape.name].path, str(error))
             # Spark's own text may show values.
-            raise meaning from None
+            raise plain_error(self._tables[shape.name].path, str(error)) from None
 
     def _enter(self, shape: Shape) -> None:
         """The pool belongs to the thread, and threads take turns with shapes."""
