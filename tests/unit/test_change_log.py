@@ -15,7 +15,7 @@ import pytest
 
 from penstock.log_offset import BEFORE_ALL, LAST_BEFORE_REAL, OP_INFINITY, LogOffset
 from penstock.shapes import change_log, segment
-from penstock.shapes.change_log import ChangeLog
+from penstock.shapes.change_log import ChangeLog, LogLimits
 from penstock.shapes.change_log_errors import ChangeLogBroken, ChangeLogTrimmed
 from penstock.shapes.change_log_index import Relation
 from penstock.shapes.change_log_runs import create_run, remove_run
@@ -450,3 +450,20 @@ class TestLimits:
             log.append(ORDERS, 20, 2, b"")
         assert log.last_persisted_offset == txn(10)
         assert rows_of(log.read_plan(None, BEFORE_ALL)) == rows
+
+
+def test_a_log_that_is_full_is_emptied_by_trimming(tmp_path: Path) -> None:
+    """With segments as large as the bound, the one that is written would keep the log full for ever."""
+    log = ChangeLog(create_run(tmp_path, "small"), LogLimits.of(2**20, 0))
+    for op_offset in count(step=2):
+        if log.is_over_limit:
+            break
+        log.append(ORDERS, 100, op_offset, bytes(1000))
+        if log.write_due:
+            log.write()
+    log.commit(100)
+    log.flush(0.0)
+    assert log.is_over_limit
+    log.trim(log.last_persisted_txn_offset)
+    assert not log.is_over_limit
+    log.close()

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
+from typing import Self
 
 from penstock import fault_points
 from penstock.log_offset import OP_INFINITY, LogOffset
@@ -18,6 +19,7 @@ from penstock.shapes.change_log_offsets import Mark, WriteOffsets
 from penstock.shapes.segment import COMMIT_ID, RowBuffer, SegmentFile, encode_declarations, segment_name
 
 _MIB = 2**20
+_SEGMENT_BYTES = 10 * _MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +30,14 @@ class LogLimits:
     """LOG_MAX_BYTES: at this size reading should pause."""
     min_free_bytes: int = 256 * _MIB
     """What must stay free on the disk: a write that would leave less breaks the log. 0: no such floor."""
-    segment_bytes: int = 10 * _MIB
+    segment_bytes: int = _SEGMENT_BYTES
     buffer_bytes: int = 64 * 1024
     flush_interval_s: float = 1.0
+
+    @classmethod
+    def of(cls, max_bytes: int, min_free_bytes: int) -> Self:
+        """For these bounds. A segment is deleted as a whole, so the one that is written must leave room."""
+        return cls(max_bytes, min_free_bytes, min(_SEGMENT_BYTES, max_bytes // 4))
 
 
 class ChangeLog:

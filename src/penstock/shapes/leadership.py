@@ -118,7 +118,7 @@ class ShapesLeadership:
         run_id = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(4)}"
         run = await asyncio.to_thread(create_run, self._log_directory, run_id)
         limits = self._settings.change_log
-        log = ChangeLog(run, LogLimits(max_bytes=limits.max_bytes, min_free_bytes=limits.min_free_bytes))
+        log = ChangeLog(run, LogLimits.of(limits.max_bytes, limits.min_free_bytes))
         self._pipeline = pipeline = ShapesPipeline(
             self._file.shapes,
             prepared=prepared,
@@ -229,7 +229,7 @@ class ShapesLeadership:
         said: dict[str, float] = {}
         while True:
             now = time.monotonic()
-            if ledger.tracker.minimum != trimmed:
+            if ledger.tracker.minimum != trimmed or ledger.log.is_over_limit:
                 trimmed = ledger.tracker.minimum
                 await asyncio.to_thread(ledger.log.trim, trimmed)
             if now - looked_at >= _OLD_RUNS_EVERY_S:

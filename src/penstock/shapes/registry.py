@@ -155,8 +155,8 @@ class FileRegistry:
             return None
         except NotADirectoryError:
             raise RegistryError(
-                f"can't read {self._path}: Not a directory. Fix: move away the file that stands in the place of"
-                " one, or use another storage"
+                f"can't read {self._path}: Not a directory. Fix: move away the file that stands in the"
+                " place of one, or use another storage"
             ) from None
         except OSError as error:
             raise RegistryError(
