@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format lock clean
+.PHONY: help setup demo test soak lint format lock clean
 
 BIN := .venv/bin
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
@@ -11,11 +11,14 @@ help: ## List the targets (this is the default)
 setup: ## Install what is missing: Postgres 15 with wal2json, Java 17, the locked Python packages, jars
 	@scripts/setup
 
-demo: setup ## Watch a shop's changes reach a local Kinesis while the leader is killed (under two minutes)
+demo: setup ## Watch a shop's changes reach Kinesis and Delta tables while leaders are killed (under two minutes)
 	@$(BIN)/penstock demo
 
 test: lint ## Run the linters, then every test
 	$(BIN)/pytest --durations=10
+
+soak: setup ## Play generated histories against penstock shapes for SOAK_MINUTES (10); compare every table
+	$(BIN)/python -m tests.spark.oracle --minutes $(or $(SOAK_MINUTES),10)
 
 lint: setup ## Check style and types
 	$(BIN)/ruff check .

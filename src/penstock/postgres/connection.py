@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import traceback
 from typing import Any, Final
 
 import psycopg
@@ -85,7 +86,22 @@ async def _connect(parameters: dict[str, Any], *, options: str) -> AsyncConnecti
             **with_options(parameters, options),
         )
     except psycopg.Error as error:
+        _forget_attempt(error)
         raise refusal(error) from error
+    except BaseException as error:
+        _forget_attempt(error)
+        raise
+
+
+def _forget_attempt(error: BaseException) -> None:
+    """Close what a failed attempt left open: it would live as long as the traceback that refers to it.
+
+    A server that is stopping waits for such a connection, up to its authentication_timeout.
+    """
+    each: BaseException | None = error
+    while each is not None:
+        traceback.clear_frames(each.__traceback__)
+        each = each.__context__
 
 
 def with_options(parameters: dict[str, Any], options: str) -> dict[str, Any]:

@@ -34,7 +34,10 @@ class JobThreads:
         future = self._pool.submit(work, *arguments)
         self._running.add(future)
         future.add_done_callback(self._running.discard)
-        return await asyncio.shield(asyncio.wrap_future(future))
+        ending = asyncio.wrap_future(future)
+        # If nobody waits any more, asyncio would print how it ended: pages of Java, some with rows' values.
+        ending.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        return await asyncio.shield(ending)
 
     async def settle(self, cancel: Callable[[], None]) -> None:
         """Ask whatever still runs to end, and wait until it has."""

@@ -1,0 +1,169 @@
+"""After any history and any end of the service, every shape equals the query it stands for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from penstock.local.postgres import PrivatePostgres
+from tests.spark.oracle.compare import compare
+from tests.spark.oracle.generate import generate
+from tests.spark.oracle.kinds import KINDS
+from tests.spark.oracle.reduce import only, shrinking, size_of
+from tests.spark.oracle.report import report
+from tests.spark.oracle.runner import RoundRunner
+from tests.spark.oracle.tables import Column, Table
+from tests.spark.oracle.world import ShapeOf, Transaction, World
+
+SCHEMA = pa.schema(
+    [
+        ("id", pa.int32()),
+        ("amount", pa.decimal128(12, 2)),
+        ("at", pa.timestamp("us", "UTC")),
+        ("ratio", pa.float64()),
+        ("note", pa.string()),
+    ]
+)
+ROWS: list[tuple[Any, ...]] = [
+    (1, Decimal("1.50"), datetime(2024, 2, 29, 12, tzinfo=UTC), 0.0, "a"),
+    (2, None, None, None, None),
+    (3, Decimal("-0.01"), datetime(1969, 12, 31, 23, 59, 59, 999999, UTC), 0.1, ""),
+]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", [10])
+def test_every_shape_equals_its_query(
+    postgres: PrivatePostgres, database: str, tmp_path: Path, seed: int
+) -> None:
+    round_ = generate(seed, 2)
+    runner = RoundRunner(postgres, database, tmp_path, round_)
+    try:
+        differences = runner.run()
+    except AssertionError:
+        print(report(round_, [], runner.history))
+        raise
+    assert not differences, report(round_, differences, runner.history)
+    assert runner.committed > 20, "most transactions failed: the round says little"
+
+
+def _written(directory: Path, rows: Sequence[tuple[Any, ...]], names: Sequence[str] = ()) -> Path:
+    path = directory / "table"
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    table = pa.table(columns, schema=SCHEMA)
+    write_deltalake(str(path), table.rename_columns(list(names or SCHEMA.names)))
+    return path
+
+
+def test_a_table_that_is_equal_passes_in_any_order(tmp_path: Path) -> None:
+    path = _written(tmp_path, ROWS)
+    assert compare("shape", path, SCHEMA.names, ROWS[::-1]) is None
+
+
+def _changed(index: int, column: int, value: object) -> Callable[[list[tuple[Any, ...]]], object]:
+    def change(rows: list[tuple[Any, ...]]) -> None:
+        row = list(rows[index])
+        row[column] = value
+        rows[index] = tuple(row)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("planted", "missing", "extra"),
+    [
+        pytest.param(lambda rows: rows.pop(1), 1, 0, id="a row is lost"),
+        pytest.param(lambda rows: rows.append(rows[0]), 0, 1, id="a row is there twice"),
+        pytest.param(_changed(0, 1, Decimal("1.51")), 1, 1, id="a stale number"),
+        pytest.param(_changed(2, 4, None), 1, 1, id="null for an empty text"),
+        pytest.param(_changed(0, 3, -0.0), 1, 1, id="the other zero"),
+        pytest.param(
+            _changed(2, 2, datetime(1969, 12, 31, 23, 59, 59, 999998, UTC)), 1, 1, id="a microsecond"
+        ),
+        pytest.param(_changed(1, 0, 4), 1, 1, id="another key"),
+    ],
+)
+def test_a_planted_bug_is_reported(
+    tmp_path: Path, planted: Callable[[list[tuple[Any, ...]]], object], missing: int, extra: int
+) -> None:
+    rows = list(ROWS)
+    planted(rows)
+    found = compare("shape", _written(tmp_path, rows), SCHEMA.names, ROWS)
+    assert found is not None
+    assert (len(found.missing), len(found.extra)) == (missing, extra)
+
+
+def test_another_column_and_a_missing_table_are_reported(tmp_path: Path) -> None:
+    path = _written(tmp_path, ROWS, ["id", "amount", "at", "ratio", "_penstock_note"])
+    assert compare("shape", path, SCHEMA.names, ROWS) is not None
+    assert compare("shape", tmp_path / "nowhere", SCHEMA.names, []) is not None
+
+
+def test_a_seed_is_a_round_with_everything_in_it() -> None:
+    round_ = generate(7, 16)
+    assert generate(7, 16) == round_
+    tables = [table for world in round_.worlds for table in world.tables]
+    shapes = [shape for world in round_.worlds for shape in world.shapes]
+    assert {column.kind for table in tables for column in table.columns} == set(KINDS)
+    for wanted in ("full_identity", "by_index", "leaves", "nested_leaf"):
+        assert {bool(getattr(table, wanted)) for table in tables} == {True, False}
+    assert (
+        {shape.where is None for shape in shapes}
+        == {shape.columns is None for shape in shapes}
+        == {True, False}
+    )
+    statements = "\n".join(
+        statement
+        for world in round_.worlds
+        for writer in world.writers
+        for transaction in writer
+        for statement in transaction.statements
+    )
+    for wanted in (
+        r'^UPDATE \w+ SET "id" = .* AND NOT EXISTS',
+        r"^TRUNCATE \w+\n(.*\n)*INSERT",
+        r"^TRUNCATE \w+, ",
+        r"^CREATE TABLE \w+ PARTITION OF",
+        r"^ROLLBACK TO",
+        r"^DELETE",
+        r"repeat\(",
+    ):
+        assert re.search(wanted, statements, re.MULTILINE), wanted
+
+
+def test_a_failing_world_is_made_as_small_as_its_bug() -> None:
+    table = Table("t1", (Column("id", "int", True), Column("v", "text")), 1)
+    other = Table("t0", (Column("id", "int", True), Column("v", "text")), 1)
+    noise = Transaction(tuple(f"INSERT INTO t0 VALUES ({key}, 'x')" for key in range(5)))
+    filler = Transaction(tuple(f"INSERT INTO t1 VALUES ({key}, 'x')" for key in range(9)))
+    culprits = ('UPDATE t1 SET "id" = 1', "DELETE FROM t1")
+    world = World(
+        (other, table),
+        (ShapeOf(0), ShapeOf(1)),
+        (
+            (noise, filler, Transaction(culprits[:1])),
+            (Transaction(("TRUNCATE t0, t1",)), Transaction(culprits[1:]), filler),
+        ),
+        (0, 1),
+    )
+
+    def first_failing(worlds: Sequence[World]) -> int | None:
+        for index, tried in enumerate(worlds):
+            said = {s for writer in tried.writers for each in writer for s in each.statements}
+            if said.issuperset(culprits):
+                return index
+        return None
+
+    alone = only(world, 1)
+    assert alone.tables == (table,)
+    assert "t0" not in repr(alone)
+    *_, smallest = shrinking(alone, first_failing, batch=3)
+    assert size_of(smallest) == len(culprits)
