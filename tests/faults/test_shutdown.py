@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from penstock.postgres.timings import Timings
 from penstock.local.kinesis import LocalKinesis
 from penstock.local.postgres import PrivatePostgres
 from penstock.lsn import parse_lsn
+from penstock.postgres.timings import Timings
 from tests.faults.stream_checks import (
     Change,
     assert_last_occurrences_in_order,
