@@ -1,0 +1,75 @@
+"""Shapes are exact whatever is killed, and whenever: at the worst places, and at random moments."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from penstock.local.postgres import PrivatePostgres
+from tests.faults.shapes_load import Bank, Reader, assert_history_is_right
+from tests.servers.capture_site import wait_until
+from tests.servers.shapes_site import ShapesProcess, ShapesSite
+
+FAULT_POINTS = (
+    "snapshot.copying",
+    "snapshot.committed:2",
+    "registry.written:1",
+    "log.written:3",
+    "flush.committed:2",
+    "registry.written:4",
+)
+POWER_CUTS = 2
+LONG_S = 240.0
+
+
+@pytest.fixture
+def site(postgres: PrivatePostgres, database: str, tmp_path: Path) -> ShapesSite:
+    return ShapesSite(postgres, database, tmp_path)
+
+
+def flushes_more(site: ShapesSite, process: ShapesProcess, commits: int) -> None:
+    """Wait until the accounts have so many further commits."""
+    goal = site.version("accounts") + commits
+    site.wait_until(lambda: site.version("accounts") >= goal, LONG_S, process)
+
+
+def java_is_gone(process: ShapesProcess) -> bool:
+    """Whether nothing is left of a killed process's group."""
+    groups = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            groups.append(int(stat.read_text().rpartition(")")[2].split()[2]))
+        except OSError:
+            continue  # it ended just now
+    return process.pid not in groups
+
+
+@pytest.mark.timeout(1500)
+def test_tables_are_exact_after_kills_at_the_worst_places(site: ShapesSite) -> None:
+    rng = random.Random(31)
+    bank, reader = Bank(site, seed=31), Reader(site)
+    bank.write_file()
+    with bank.writing(), reader.reading():
+        for fault_point in FAULT_POINTS:
+            with site.shapes(PENSTOCK_FAULT_POINT=fault_point) as process:
+                assert process.wait(LONG_S) == -signal.SIGKILL, fault_point
+                wait_until(lambda: java_is_gone(process), "Java ends with Python", LONG_S)
+            bank.assert_slot_holds_what_is_missing()
+        for _ in range(POWER_CUTS):
+            with site.shapes() as process:
+                process.wait_for_log("streaming", LONG_S)
+                flushes_more(site, process, rng.randint(1, 4))
+                time.sleep(rng.uniform(0, 0.5))
+                process.kill9_all()
+            bank.assert_slot_holds_what_is_missing()
+    with site.shapes() as process:
+        bank.wait_exact(process)
+        process.stop()
+        assert process.wait(LONG_S) == 0
+    bank.assert_exact()
+    assert_history_is_right(site)
+    assert len(reader.versions) > len(FAULT_POINTS)
