@@ -7,13 +7,14 @@ import random
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import psycopg
 from deltalake import DeltaTable
 
 from penstock.lsn import parse_lsn
-from tests.servers.shapes_site import ShapesSite
+from tests.servers.shapes_site import ShapesProcess, ShapesSite
 
 ACCOUNTS = 12
 OPENING = 100
@@ -41,6 +42,7 @@ _PEEK = """
         'format-version', '2', 'include-transaction', 'true', 'include-lsn', 'true')
 """
 _JOIN_S = 60.0
+_FLUSHES_S = 240.0
 _REWRITE_EVERY = 20
 
 
@@ -237,4 +239,22 @@ def offsets(site: ShapesSite, shape: str) -> list[int]:
     for commit in sorted((site.table(shape) / "_delta_log").glob("*.json")):
         actions = [json.loads(line) for line in commit.read_text().splitlines()]
         found += [action["txn"]["version"] for action in actions if "txn" in action]
+    return found
+
+
+def flushes_more(site: ShapesSite, process: ShapesProcess, commits: int) -> None:
+    """Wait until the accounts have so many further commits."""
+    goal = site.version("accounts") + commits
+    site.wait_until(lambda: site.version("accounts") >= goal, _FLUSHES_S, process)
+
+
+def process_groups() -> list[tuple[str, int]]:
+    """The state and the group of every process."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, group = stat.read_text().rpartition(")")[2].split()[:3]
+        except OSError:
+            continue  # it ended just now
+        found.append((state, int(group)))
     return found

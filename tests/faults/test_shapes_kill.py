@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.local.postgres import PrivatePostgres
-from tests.faults.shapes_load import Bank, Reader, assert_history_is_right
+from tests.faults.shapes_load import Bank, Reader, assert_history_is_right, flushes_more, process_groups
 from tests.servers.capture_site import wait_until
 from tests.servers.shapes_site import ShapesProcess, ShapesSite
 
@@ -31,21 +31,9 @@ def site(postgres: PrivatePostgres, database: str, tmp_path: Path) -> ShapesSite
     return ShapesSite(postgres, database, tmp_path)
 
 
-def flushes_more(site: ShapesSite, process: ShapesProcess, commits: int) -> None:
-    """Wait until the accounts have so many further commits."""
-    goal = site.version("accounts") + commits
-    site.wait_until(lambda: site.version("accounts") >= goal, LONG_S, process)
-
-
 def java_is_gone(process: ShapesProcess) -> bool:
     """Whether nothing is left of a killed process's group."""
-    groups = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            groups.append(int(stat.read_text().rpartition(")")[2].split()[2]))
-        except OSError:
-            continue  # it ended just now
-    return process.pid not in groups
+    return all(group != process.pid for _, group in process_groups())
 
 
 @pytest.mark.timeout(1500)
@@ -73,3 +61,4 @@ def test_tables_are_exact_after_kills_at_the_worst_places(site: ShapesSite) -> N
     bank.assert_exact()
     assert_history_is_right(site)
     assert len(reader.versions) > len(FAULT_POINTS)
+    assert bank.rewrites > len(FAULT_POINTS)

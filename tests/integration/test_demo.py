@@ -1,4 +1,4 @@
-"""`penstock demo` as somebody runs it in a pipe: proved, interrupted, or with a process that dies."""
+"""`penstock demo` as somebody runs it in a pipe: proved, spoilt, interrupted, or with a process that dies."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
 
 Start = Callable[..., "subprocess.Popen[str]"]
 
@@ -56,17 +58,47 @@ def count(output: str, label: str) -> int:
 
 def await_end_of(pid: int) -> None:
     deadline = time.monotonic() + 10
-    while Path(f"/proc/{pid}").exists():
+    while stat_of(pid)[0] not in "XZ":
         assert time.monotonic() < deadline, f"process {pid} still runs"
         time.sleep(0.02)
 
 
-def test_proves_that_nothing_is_lost_when_the_leader_is_killed(start: Start, tmp_path: Path) -> None:
+def stat_of(pid: int) -> list[str]:
+    """The process's state, its parent, its group, and so on; X if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return ["X", "", ""]
+
+
+def group_of(pid: int) -> list[int]:
+    """A process and what it has started, such as the Java of a Spark."""
+    everybody = [int(entry.name) for entry in Path("/proc").glob("[0-9]*")]
+    return [each for each in everybody if stat_of(each)[2] == str(pid)]
+
+
+def lose_a_row(table: Path) -> dict[str, int]:
+    """Delete a row behind Penstock's back that nobody will touch again; gives its key."""
+    while True:
+        lake = DeltaTable(str(table))
+        key: dict[str, int] = min(
+            lake.to_pyarrow_table(columns=["order_id", "line"]).to_pylist(),
+            key=lambda row: tuple(row.values()),
+        )
+        try:
+            lake.delete(" AND ".join(f"{name} = {value}" for name, value in key.items()))
+        except CommitFailedError:
+            continue  # the service was quicker
+        return key
+
+
+@pytest.mark.timeout(600)
+def test_proves_that_nothing_is_lost_when_leaders_are_killed(start: Start, tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("WAL2JSON_FILTER_TABLES=public.orders\n")
     process = start("--seconds", "6")
-    output, errors = process.communicate(timeout=110)
+    output, errors = process.communicate(timeout=590)
     assert (process.returncode, errors) == (0, ""), output
-    assert "Proved: every committed change is in the stream" in output
+    assert "Proved: every committed change is in the stream, and the lake tables equal Postgres" in output
     assert count(output, "committed") > 500
     assert count(output, "published") == count(output, "committed") + count(output, "duplicate")
     faults = ("missing", "invented", "disordered", "differing", "unwitnessed")
@@ -74,18 +106,41 @@ def test_proves_that_nothing_is_lost_when_the_leader_is_killed(start: Start, tmp
     takeover = re.search(r"capture B leads, ([\d.]+) s after the kill", output)
     assert takeover, output
     assert f"takeover       {takeover[1]} s" in output
+    assert "kill -9 of shapes A and its Spark" in output
+    for shape in ("order_lines", "open_orders", "customers"):
+        rows = count(output, shape)
+        assert rows > 0
+        assert f"rows, {rows:,} in the lake: 0 different, 0 missing, 0 extra" in output
     assert "\x1b" not in output
 
 
+@pytest.mark.timeout(600)
+def test_a_row_that_is_missing_from_the_lake_is_found(start: Start) -> None:
+    process = start("--seconds", "4")
+    shapes = int(read_until(process, r"shapes A \(pid (\d+)\)")[1])
+    directory = Path(f"/proc/{shapes}/cwd").readlink()
+    read_until(process, r"shapes B goes on where the tables stand")
+    key = lose_a_row(directory / "lake" / "order_lines")
+    output, errors = process.communicate(timeout=590)
+    assert (process.returncode, errors) == (1, ""), output
+    assert "FAILED: the lake tables are not what Postgres holds" in output
+    assert "0 different, 1 missing, 0 extra" in output
+    assert f"order_lines: missing order_id={key['order_id']}, line={key['line']}" in output
+
+
+@pytest.mark.timeout(300)
 def test_ctrl_c_ends_everything(start: Start) -> None:
     process = start()
     port = int(read_until(process, r"wal2json, on port (\d+)")[1])
+    shapes = int(read_until(process, r"shapes A \(pid (\d+)\)")[1])
     captures = [int(read_until(process, rf"capture {name} \(pid (\d+)\)")[1]) for name in "AB"]
     read_until(process, r"commits/s")
+    spark = group_of(shapes)
+    assert len(spark) > 1, "Java is in the group"
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (130, "")
-    for pid in captures:
+    for pid in (*captures, *spark):
         await_end_of(pid)
     listening = subprocess.run(["grep", "-c", f":{port:04X} 00000000:0000 0A", "/proc/net/tcp"], check=False)
     assert listening.returncode == 1, "Postgres still listens"

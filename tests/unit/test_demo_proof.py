@@ -8,10 +8,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from penstock.demo import lake_proof
 from penstock.demo.app import tell
-from penstock.demo.capture_act import Outcome
+from penstock.demo.capture_act import CaptureOutcome
+from penstock.demo.lake_proof import LakeProof, TableCounts
+from penstock.demo.outcome import Outcome
 from penstock.demo.plain import PlainLines
 from penstock.demo.proof import Proof, Row, RowKey, fold, prove, read_change
+from penstock.demo.shapes_act import ShapesOutcome
 from penstock.demo.stage import DemoFailed
 from penstock.demo.story import Rate, Story
 
@@ -173,13 +177,102 @@ def test_values_are_compared_as_they_were_written() -> None:
     assert fold({frame: read_change(frame, KEYS)}, [Record(frame)]) == {key: row}
 
 
+def verified(shape: str, *first: dict[str, Any], result: str = "equal", **over: Any) -> dict[str, Any]:
+    """What `penstock verify --json` says of a shape with two rows."""
+    return {
+        "shape": shape,
+        "result": result,
+        "problem": None,
+        "counts": {"postgres": 2, "lake": 2, "equal": 2, "different": 0, "missing": 0, "extra": 0},
+        "changing": 0,
+        "unchecked": 0,
+        "behind_bytes": 0,
+        "left_out": [],
+        "first": list(first),
+        **over,
+    }
+
+
+LOST = {"verdict": "missing", "key": {"id": "7", "line": "1"}, "columns": [], "copies": 1, "values": None}
+ONE_LOST = {"postgres": 2, "lake": 1, "equal": 1, "different": 0, "missing": 1, "extra": 0}
+EMPTY = dict.fromkeys(ONE_LOST, 0)
+
+
+def read_lake(exit_code: int, *results: dict[str, Any]) -> LakeProof:
+    return lake_proof.read(
+        exit_code, json.dumps(results).encode(), ["lines", "open"], lambda: "its last words"
+    )
+
+
+def test_equal_tables_prove_the_lake() -> None:
+    proof = read_lake(0, verified("open"), verified("lines"))
+    assert (proof.holds, proof.findings) == (True, ())
+    assert proof.tables == (TableCounts("lines", 2, 2, 2), TableCounts("open", 2, 2, 2))
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "lines", "finding"),
+    [
+        (1, [verified("lines", LOST, result="different", counts=ONE_LOST)], "lines: missing id=7, line=1"),
+        (0, [verified("lines", counts=ONE_LOST)], "lines: 2 rows in Postgres, 1 of them equal in the lake"),
+        (0, [verified("lines", counts=EMPTY)], "lines: 0 rows in Postgres, 0 of them equal in the lake"),
+        (0, [verified("lines", changing=3)], "lines: 3 rows were not judged"),
+        (2, [verified("lines", counts=None, problem="it is new")], "lines: it is new"),
+        (0, [], "lines: penstock verify says nothing of it"),
+        (1, [verified("lines")], "penstock verify ended with 1"),
+    ],
+    ids=[
+        "a lost row",
+        "counts that disagree",
+        "empty",
+        "not judged",
+        "not compared",
+        "left out",
+        "exit code",
+    ],
+)
+def test_what_is_wrong_in_the_lake_is_named(
+    exit_code: int, lines: list[dict[str, Any]], finding: str
+) -> None:
+    proof = read_lake(exit_code, *lines, verified("open"))
+    assert (proof.holds, proof.findings) == (False, (finding,))
+
+
+def test_a_verify_that_fails_altogether_is_quoted() -> None:
+    proof = lake_proof.read(1, b"", ["lines"], lambda: "its last words")
+    assert (proof.holds, proof.findings) == (False, ("penstock verify ended with 1; its last words",))
+
+
+def outcome(stream: Sequence[bytes] = COMMITTED, lake: LakeProof | None = None) -> Outcome:
+    equal = LakeProof((TableCounts("lines", 2, 2, 2),))
+    return Outcome(
+        CaptureOutcome(judge(stream), takeover_s=0.5, rollbacks=0),
+        ShapesOutcome(equal if lake is None else lake, restart_s=9.0),
+    )
+
+
+def test_both_proofs_together_are_exit_code_0(capsys: pytest.CaptureFixture[str]) -> None:
+    assert tell(PlainLines(Story("a story")), outcome) == 0
+    printed = capsys.readouterr().out
+    assert "Proved: every committed change is in the stream, and the lake tables equal Postgres" in printed
+    assert "lines              2  rows, 2 in the lake: 0 different, 0 missing, 0 extra" in printed
+
+
 def test_a_failed_proof_is_exit_code_1_and_says_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
-    outcome = Outcome(judge([NEW, OTHER, GONE, SENT]), takeover_s=0.5, rollbacks=0)
-    assert tell(PlainLines(Story("a story")), lambda: outcome) == 1
+    assert tell(PlainLines(Story("a story")), lambda: outcome([NEW, OTHER, GONE, SENT])) == 1
     printed = capsys.readouterr().out
     assert "FAILED: committed changes are missing from the stream" in printed
     assert "missing            1" in printed
     assert "missing: update of orders 1 at 0/A2" in printed
+
+
+def test_a_lake_that_differs_is_exit_code_1_and_says_where(capsys: pytest.CaptureFixture[str]) -> None:
+    lake = read_lake(1, verified("lines", LOST, result="different", counts=ONE_LOST), verified("open"))
+    assert tell(PlainLines(Story("a story")), lambda: outcome(lake=lake)) == 1
+    printed = capsys.readouterr().out
+    assert "FAILED: the lake tables are not what Postgres holds" in printed
+    assert "lines              2  rows, 1 in the lake: 0 different, 1 missing, 0 extra" in printed
+    assert "lines: missing id=7, line=1" in printed
 
 
 def test_a_failed_demo_is_exit_code_1_and_says_why(capsys: pytest.CaptureFixture[str]) -> None:

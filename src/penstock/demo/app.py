@@ -8,29 +8,34 @@ import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import Final
 
 from rich.console import Console
 
-from penstock.demo.capture_act import CaptureAct, Outcome
+from penstock.demo.outcome import Outcome
 from penstock.demo.plain import PlainLines
+from penstock.demo.play import Play
 from penstock.demo.screen import Screen
 from penstock.demo.stage import DemoFailed, Stage
 from penstock.demo.story import Story
+from penstock.errors import PenstockError
 from penstock.local.kinesis import LocalKinesis
 from penstock.local.postgres import PrivatePostgres
+from penstock.spark.jars import cache_directory, jar_paths
 
 EXIT_NOT_PROVED: Final = 1
 
 
 def demo(*, seconds: int, seed: int) -> int:
     """Play it on this machine; gives the exit code: 0 only if everything is proved."""
+    _need_spark()
     _forget_other_databases()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)
-    story = Story(f"Penstock demo: Postgres to Kinesis, and a leader that is killed (seed {seed})")
+    story = Story(f"Penstock demo: Postgres to Kinesis and to Delta tables, with kill -9 (seed {seed})")
     return tell(_view(story), lambda: _play(story, seconds=seconds, seed=seed))
 
 
@@ -43,7 +48,7 @@ def tell(view: Screen | PlainLines, play: Callable[[], Outcome]) -> int:
         print(failure, file=sys.stderr)
         return EXIT_NOT_PROVED
     view.show(outcome)
-    return 0 if outcome.proof.holds else EXIT_NOT_PROVED
+    return 0 if outcome.holds else EXIT_NOT_PROVED
 
 
 def _play(story: Story, *, seconds: int, seed: int) -> Outcome:
@@ -56,7 +61,7 @@ def _play(story: Story, *, seconds: int, seed: int) -> Outcome:
         with story.step("an embedded Kinesis starts") as step:
             kinesis = at_end.enter_context(LocalKinesis())
             step.title = f"an embedded Kinesis (moto), at {kinesis.endpoint_url}"
-        return CaptureAct(Stage(postgres, kinesis, directory, seed, seconds), story).play()
+        return Play(Stage(postgres, kinesis, directory, seed, seconds), story).play()
 
 
 def _view(story: Story) -> Screen | PlainLines:
@@ -65,6 +70,13 @@ def _view(story: Story) -> Screen | PlainLines:
     if sys.stdout.isatty() and not console.is_dumb_terminal:
         return Screen(story, console)
     return PlainLines(story)
+
+
+def _need_spark() -> None:
+    """Say what is missing before anything starts."""
+    if find_spec("pyspark") is None or find_spec("delta") is None:
+        raise PenstockError("the demo needs Spark. Fix: pip install 'penstock[spark]'")
+    jar_paths(cache_directory())
 
 
 def _forget_other_databases() -> None:

@@ -1,23 +1,24 @@
-"""The monitor: reads processes, slot and writers twice a second, for the story's readings."""
+"""The monitor: reads processes, slots and writers twice a second, for the story's readings."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, LiteralString, Self
 
 import psycopg
 
-from penstock.demo.processes import Answers, Capture
+from penstock.demo import capture_act, shapes_act
+from penstock.demo.processes import Answers, Service
 from penstock.demo.story import ProcessReading, Rate, Readings, Story
+from penstock.demo.watch import Watch
 from penstock.demo.workload import Workload
 
 _INTERVAL_S: Final = 0.5
-_LAG: Final[LiteralString] = """
-SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn)::bigint
-FROM pg_replication_slots WHERE slot_name = %s
+_LAGS: Final[LiteralString] = """
+SELECT slot_name, pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn)::bigint
+FROM pg_replication_slots WHERE confirmed_flush_lsn IS NOT NULL
 """
 _ROLES: Final = {"streaming": "leader", "draining": "leader", "standby": "standby"}
 
@@ -25,16 +26,13 @@ _ROLES: Final = {"streaming": "leader", "draining": "leader", "standby": "standb
 class Monitor:
     """A thread of its own while its `with` block lasts."""
 
-    def __init__(
-        self, story: Story, captures: Sequence[Capture], workload: Workload, conninfo: str, slot: str
-    ) -> None:
+    def __init__(self, story: Story, watch: Watch, workload: Workload, conninfo: str) -> None:
         self._story = story
-        self._captures = captures
+        self._watch = watch
         self._workload = workload
         self._conninfo = conninfo
-        self._slot = slot
-        self._published = dict.fromkeys((capture.name for capture in captures), 0)
-        self._commits, self._records = Rate(), Rate()
+        self._done: dict[str, int] = {}
+        self._commits, self._records, self._rows = Rate(), Rate(), Rate()
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="monitor", daemon=True)
 
@@ -54,30 +52,36 @@ class Monitor:
                 self._story.readings = self._read(connection)
 
     def _read(self, connection: psycopg.Connection) -> Readings:
-        [(lag_bytes,)] = connection.execute(_LAG, [self._slot]).fetchall()
-        processes = [self._read_process(capture) for capture in self._captures]
+        lags: dict[str, int] = dict(connection.execute(_LAGS).fetchall())
+        services = self._watch.services
+        processes = [self._read_process(service, lags) for service in services]
         now = time.monotonic()
+
+        def done(slot: str) -> int:
+            return sum(self._done.get(service.name, 0) for service in services if service.slot == slot)
+
         return Readings(
             processes,
-            lag_bytes,
             self._commits.per_s(self._workload.books.transactions, now),
-            self._records.per_s(sum(self._published.values()), now),
+            self._records.per_s(done(capture_act.SLOT), now),
+            self._rows.per_s(done(shapes_act.SLOT), now),
         )
 
-    def _read_process(self, capture: Capture) -> ProcessReading:
-        answers = capture.ask()
+    def _read_process(self, service: Service, lags: dict[str, int]) -> ProcessReading:
+        answers = service.ask()
         if answers is not None:
-            # A process that is gone can't be asked any more; what it had published stays published.
-            self._published[capture.name] = answers.published
-        role, phase = _role_and_phase(capture, answers)
-        return ProcessReading(capture.name, capture.pid, role, phase, self._published[capture.name])
+            # A process that is gone can't be asked any more; what it had done stays done.
+            self._done[service.name] = answers.done
+        role, phase = _role_and_phase(service, answers)
+        lag = lags.get(service.slot) if role == "leader" else None
+        return ProcessReading(service.name, service.pid, role, phase, self._done.get(service.name, 0), lag)
 
 
-def _role_and_phase(capture: Capture, answers: Answers | None) -> tuple[str, str]:
-    if capture.killed:
+def _role_and_phase(service: Service, answers: Answers | None) -> tuple[str, str]:
+    if service.killed:
         return "killed", "-"
-    if capture.exit_code is not None:
+    if service.exit_code is not None:
         return "ended", "-"
     if answers is None:
-        return "-", "no answer"
+        return "-", "no answer" if service.events("started") else "starting"
     return _ROLES.get(answers.phase, "-"), answers.phase

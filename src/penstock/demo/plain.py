@@ -9,8 +9,8 @@ from typing import Final, Self
 from rich.filesize import decimal
 
 from penstock.demo import result
-from penstock.demo.capture_act import Outcome
-from penstock.demo.story import Readings, StepState, Story
+from penstock.demo.outcome import Outcome
+from penstock.demo.story import ProcessReading, Readings, StepState, Story
 
 _INTERVAL_S: Final = 1.0
 
@@ -60,11 +60,13 @@ class PlainLines:
 
 
 def _status(readings: Readings) -> str:
-    processes = [
-        f"{process.name} {process.role} ({process.phase}) {process.published:,}"
-        for process in readings.processes
-    ]
+    processes = "; ".join(map(_process, readings.processes))
     return (
-        f"{'; '.join(processes)}; lag {decimal(readings.lag_bytes)};"
-        f" {readings.commits_per_s:,.0f} commits/s, {readings.records_per_s:,.0f} records/s"
+        f"{processes}; {readings.commits_per_s:,.0f} commits/s,"
+        f" {readings.records_per_s:,.0f} records/s, {readings.rows_per_s:,.0f} rows/s"
     )
+
+
+def _process(process: ProcessReading) -> str:
+    lag = "" if process.lag_bytes is None else f", lag {decimal(process.lag_bytes)}"
+    return f"{process.name} {process.role} ({process.phase}) {process.done:,}{lag}"

@@ -1,4 +1,4 @@
-"""`penstock capture` as processes of the demo: started, asked, killed, ended; always by their own id."""
+"""`penstock` as processes of the demo: started, asked, killed, ended; always by their own ids."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from http.client import HTTPException
 from pathlib import Path
@@ -18,33 +18,42 @@ from typing import Any, Final, NamedTuple
 import penstock
 
 _ASK_S: Final = 1.0
-_RECORDS_METRIC: Final = "penstock_sink_records_total "
 # A proxy of the developer's must not stand between us and our own children.
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class Answers(NamedTuple):
-    """What a capture says of itself on its ops port."""
+    """What a service says of itself on its ops port."""
 
     phase: str
-    published: int
+    done: int
+    """Records accepted by Kinesis, or rows applied to tables."""
 
 
-class Capture:
-    """One `penstock capture` with an environment of its own and its log in a file.
+class Program:
+    """One `penstock` command with an environment of its own and its log in a file.
 
     It runs in `directory`, where no `.env` of the developer is found, and in a session of its own, where
-    Ctrl-C doesn't reach it.
+    Ctrl-C doesn't reach it. What it starts itself (Java, for Spark) is in its process group and ends with it.
     """
 
-    def __init__(self, name: str, env: Mapping[str, str], directory: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        env: Mapping[str, str],
+        directory: Path,
+        *,
+        output: Path | None = None,
+    ) -> None:
+        """`output`: a file for what it prints, if that is not to be in its log."""
         self.name = name
         self.killed = False
         self._told_to_end = False
         self._log = directory / f"{name.replace(' ', '-')}.log"
-        with self._log.open("wb") as output:
+        with self._log.open("wb") as log, (output or self._log).open("ab") as printed:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "penstock", "capture"],
+                [sys.executable, "-m", "penstock", *arguments],
                 cwd=directory,
                 env={
                     "PATH": os.environ.get("PATH", os.defpath),
@@ -54,13 +63,13 @@ class Capture:
                     **env,
                 },
                 stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
+                stdout=log if output is None else printed,
+                stderr=log,
                 start_new_session=True,
             )
-        # A capture waits for its servers for ever: it must not outlive a demo that is killed itself.
+        # A service waits for its servers for ever: it must not outlive a demo that is killed itself.
         self._guard = subprocess.Popen(
-            ["/bin/sh", "-c", 'read -r _ || kill -9 "$1"', "sh", str(self.pid)],
+            ["/bin/sh", "-c", 'read -r _ || kill -9 -- "-$1"', "sh", str(self.pid)],
             stdin=subprocess.PIPE,
             start_new_session=True,
         )
@@ -80,6 +89,50 @@ class Capture:
         """Whether it ended by itself."""
         return self.exit_code is not None and not self._told_to_end
 
+    def log_tail(self, lines: int = 15) -> str:
+        """The end of its log, under a heading."""
+        tail = self._log.read_text(errors="replace").splitlines()[-lines:]
+        return "\n".join([f"the log of {self.name} ends with:", *tail])
+
+    def kill9(self) -> None:
+        """End it, and whatever it started, without any warning."""
+        self.killed = self._told_to_end = True
+        self._kill_group()
+
+    def terminate(self) -> None:
+        """Ask it to drain and end (SIGTERM)."""
+        self._told_to_end = True
+        self._process.send_signal(signal.SIGTERM)
+
+    def close(self) -> None:
+        """Whatever it does, it ends here."""
+        self._kill_group()
+        self._guard.communicate(b"\n")
+
+    def _kill_group(self) -> None:
+        if self._process.poll() is None:
+            os.killpg(self.pid, signal.SIGKILL)
+            self._process.wait()
+
+
+class Service(Program):
+    """A program that competes for a slot, and answers on its ops port."""
+
+    def __init__(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        env: Mapping[str, str],
+        directory: Path,
+        *,
+        slot: str,
+        counter: str,
+    ) -> None:
+        """`counter`: the metric that says how much was done."""
+        super().__init__(name, arguments, {**env, "REPLICATION_SLOT": slot}, directory)
+        self.slot = slot
+        self._counter = counter
+
     def events(self, name: str) -> list[dict[str, Any]]:
         """Its structured log lines of one event so far."""
         lines = self._log.read_bytes().split(b"\n")[:-1]  # what follows the last newline is being written
@@ -92,7 +145,7 @@ class Capture:
         return next((time for time in times if time > moment), None)
 
     def ask(self) -> Answers | None:
-        """Its phase from /readyz and its count of accepted records from /metrics; None if it is silent."""
+        """Its phase from /readyz and its counter from /metrics; None if it is silent."""
         started = self.events("started")
         if not started or self.exit_code is not None:
             return None
@@ -101,30 +154,8 @@ class Capture:
             metrics = _get(f"{started[0]['ops']}/metrics").decode().splitlines()
         except (OSError, HTTPException):
             return None
-        published = next(line for line in metrics if line.startswith(_RECORDS_METRIC))
-        return Answers(phase, int(float(published.removeprefix(_RECORDS_METRIC))))
-
-    def log_tail(self, lines: int = 15) -> str:
-        """The end of its log, under a heading."""
-        tail = self._log.read_text(errors="replace").splitlines()[-lines:]
-        return "\n".join([f"the log of {self.name} ends with:", *tail])
-
-    def kill9(self) -> None:
-        """End it without any warning."""
-        self.killed = self._told_to_end = True
-        self._process.kill()
-        self._process.wait()
-
-    def terminate(self) -> None:
-        """Ask it to drain and end (SIGTERM)."""
-        self._told_to_end = True
-        self._process.send_signal(signal.SIGTERM)
-
-    def close(self) -> None:
-        """Whatever it does, it ends here."""
-        self._process.kill()
-        self._process.wait()
-        self._guard.communicate(b"\n")
+        counts = [line.rpartition(" ")[2] for line in metrics if line.startswith(self._counter)]
+        return Answers(phase, int(sum(map(float, counts))))
 
 
 def _get(url: str) -> bytes:

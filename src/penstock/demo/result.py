@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from penstock.demo.capture_act import SHARDS, TAKEOVER_BOUND_S, Outcome
+from penstock.demo.capture_act import SHARDS, TAKEOVER_BOUND_S, CaptureOutcome
+from penstock.demo.lake_proof import TableCounts
+from penstock.demo.outcome import Outcome
+from penstock.demo.shapes_act import ShapesOutcome
 
 _NEXT: Final = 'Next: README.md, "Point it at your own Postgres".'
 _MOST_FINDINGS: Final = 10
@@ -21,15 +24,31 @@ class Line(NamedTuple):
 
 def headline(outcome: Outcome) -> str:
     """The result in one sentence."""
-    if outcome.proof.holds:
-        return "Proved: every committed change is in the stream"
-    if outcome.proof.missing:
+    proof = outcome.capture.proof
+    if outcome.holds:
+        return "Proved: every committed change is in the stream, and the lake tables equal Postgres"
+    if proof.missing:
         return "FAILED: committed changes are missing from the stream"
-    return "FAILED: the stream is not what was committed"
+    if not proof.holds:
+        return "FAILED: the stream is not what was committed"
+    return "FAILED: the lake tables are not what Postgres holds"
 
 
 def lines(outcome: Outcome) -> list[Line]:
     """Every count, with what it means."""
+    return [*_stream_lines(outcome.capture), *_lake_lines(outcome.shapes)]
+
+
+def last_words(outcome: Outcome) -> list[str]:
+    """Where to go next; or what is wrong, by name, and not more than a person reads."""
+    if outcome.holds:
+        return [_NEXT]
+    found = outcome.findings()
+    rest = len(found) - _MOST_FINDINGS
+    return found[:_MOST_FINDINGS] + ([f"... and {rest:,} more"] if rest > 0 else [])
+
+
+def _stream_lines(outcome: CaptureOutcome) -> list[Line]:
     proof = outcome.proof
 
     def fault(label: str, names: tuple[str, ...], remark: str) -> Line:
@@ -55,10 +74,17 @@ def lines(outcome: Outcome) -> list[Line]:
     ]
 
 
-def last_words(outcome: Outcome) -> list[str]:
-    """Where to go next; or what is wrong, by name, and not more than a person reads."""
-    if outcome.proof.holds:
-        return [_NEXT]
-    found = list(outcome.proof.findings())
-    rest = len(found) - _MOST_FINDINGS
-    return found[:_MOST_FINDINGS] + ([f"... and {rest:,} more"] if rest > 0 else [])
+def _lake_lines(outcome: ShapesOutcome) -> list[Line]:
+    restart = "from kill -9 of shapes to its stream, a new Spark included"
+    return [
+        *map(_table_line, outcome.proof.tables),
+        Line("restart", f"{outcome.restart_s:.1f} s", restart),
+    ]
+
+
+def _table_line(table: TableCounts) -> Line:
+    remark = (
+        f"rows, {table.lake:,} in the lake: {table.different:,} different,"
+        f" {table.missing:,} missing, {table.extra:,} extra"
+    )
+    return Line(table.shape, f"{table.postgres:,}", remark, good=table.agrees)

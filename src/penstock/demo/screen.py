@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.demo import result
-from penstock.demo.capture_act import Outcome
+from penstock.demo.outcome import Outcome
 from penstock.demo.story import Readings, Step, StepState, Story
 
 _SPINNER: Final = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
@@ -92,7 +92,7 @@ def _processes(readings: Readings) -> RenderableType:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for heading in ("process", "pid", "role", "phase"):
         table.add_column(heading)
-    for heading in ("published", "slot lag"):
+    for heading in ("done", "slot lag"):
         table.add_column(heading, justify="right", min_width=9)
     for process in readings.processes:
         table.add_row(
@@ -100,8 +100,8 @@ def _processes(readings: Readings) -> RenderableType:
             str(process.pid),
             Text(process.role, style=_ROLE_STYLES.get(process.role, "")),
             process.phase,
-            f"{process.published:,}",
-            decimal(readings.lag_bytes) if process.role == "leader" else "",
+            f"{process.done:,}",
+            "" if process.lag_bytes is None else decimal(process.lag_bytes),
         )
     return Padding(table, (1, 0, 0, 2))
 
@@ -109,7 +109,8 @@ def _processes(readings: Readings) -> RenderableType:
 def _rates(readings: Readings) -> RenderableType:
     text = Text.assemble(
         (f"{readings.commits_per_s:,.0f}", "bold"), " commits/s in Postgres   ",
-        (f"{readings.records_per_s:,.0f}", "bold"), " records/s in Kinesis",
+        (f"{readings.records_per_s:,.0f}", "bold"), " records/s in Kinesis   ",
+        (f"{readings.rows_per_s:,.0f}", "bold"), " rows/s in the lake",
     )  # fmt: skip
     return Padding(text, (1, 0, 0, 2))
 
@@ -123,7 +124,7 @@ def _panel(outcome: Outcome, width: int) -> Panel:
         grid.add_row(
             line.label, Text(line.value, style="bold green" if line.good else "bold red"), line.remark
         )
-    colour = "green" if outcome.proof.holds else "red"
+    colour = "green" if outcome.holds else "red"
     return Panel(
         Group(grid, "", *map(Text, result.last_words(outcome))),
         title=Text(result.headline(outcome), style=f"bold {colour}"),

@@ -13,6 +13,8 @@ from typing import Any, Final, LiteralString
 
 import psycopg
 
+DATABASE: Final = "shop"
+
 KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "customers": ("id",),
     "products": ("id",),
@@ -37,7 +39,9 @@ CREATE TABLE orders (
 CREATE TABLE order_lines (
     order_id bigint REFERENCES orders, line int, product_id int NOT NULL REFERENCES products,
     quantity int NOT NULL, price numeric(10,2) NOT NULL, PRIMARY KEY (order_id, line));
+ALTER TABLE orders REPLICA IDENTITY FULL;
 """
+"""Orders are FULL because a shape filters them: an update must tell the values that it leaves as they are."""
 
 _CUSTOMERS: Final = 200
 _PRODUCTS: Final = 60

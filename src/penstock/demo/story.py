@@ -44,17 +44,21 @@ class ProcessReading(NamedTuple):
     pid: int
     role: str
     phase: str
-    published: int
+    done: int
+    """Records published, or rows applied."""
+    lag_bytes: int | None
+    """WAL between its slot's confirmed position and the server's, if it leads."""
 
 
 class Readings(NamedTuple):
     """Everything that is measured, at one moment."""
 
     processes: list[ProcessReading]
-    lag_bytes: int
-    """WAL between the slot's confirmed position and the server's."""
     commits_per_s: float
     records_per_s: float
+    """To Kinesis."""
+    rows_per_s: float
+    """To the lake."""
 
 
 @dataclass

@@ -13,7 +13,8 @@ import psycopg
 from penstock.demo import shop
 
 WRITERS: Final = 4
-_PAUSE_S: Final = 0.006
+_PAUSE_S: Final = 0.025
+"""Between two transactions of a writer: on two cores, everybody else has to breathe too."""
 _REMEMBERED: Final = 40
 
 

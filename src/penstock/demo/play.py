@@ -1,0 +1,85 @@
+"""The play: one shop, and two acts over it at the same time."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import psycopg
+
+from penstock.demo import shop
+from penstock.demo.capture_act import CaptureAct
+from penstock.demo.monitor import Monitor
+from penstock.demo.outcome import Outcome
+from penstock.demo.processes import Service
+from penstock.demo.shapes_act import ShapesAct
+from penstock.demo.stage import DemoFailed, Stage
+from penstock.demo.story import Story
+from penstock.demo.watch import Watch
+from penstock.demo.witness import Witness
+from penstock.demo.workload import WRITERS, Workload
+
+
+class Play:
+    """Played once. `play` is the story from its beginning to both proofs."""
+
+    def __init__(self, stage: Stage, story: Story) -> None:
+        self._stage = stage
+        self._story = story
+        self._conninfo = stage.postgres.conninfo(shop.DATABASE)
+        self._workload = Workload(self._conninfo, seed=stage.seed)
+        self._watch = Watch(self._conninfo, self._workload)
+        self._capture = CaptureAct(stage, story, self._watch)
+        self._shapes = ShapesAct(stage, story, self._watch)
+
+    def play(self) -> Outcome:
+        """Returns when everything that was started has ended, also if it raises."""
+        try:
+            with ExitStack() as at_end:
+                return self._play(at_end)
+        except psycopg.Error as error:
+            raise DemoFailed(f"the shop's database failed: {error}") from error
+
+    def _play(self, at_end: ExitStack) -> Outcome:
+        witness = self._prepare()
+        with self._story.step("shapes A starts") as step:
+            shapes = self._shapes.start(at_end)
+            step.title = f"shapes A (pid {shapes.pid}) starts Spark, which takes a while"
+        self._capture.start(at_end)
+        self._shapes.wait_for_spark(shapes)
+        at_end.callback(self._workload.close)
+        with Monitor(self._story, self._watch, self._workload, self._conninfo):
+            shapes = self._run_the_shop(shapes, at_end)
+            self._capture.catch_up()
+            self._shapes.wait_until_back(shapes)
+            self._shapes.catch_up(shapes)
+        # Its Spark starts while the stream is read.
+        verify = self._shapes.verify(at_end)
+        capture = self._capture.prove(witness, self._workload.books)
+        return Outcome(capture, self._shapes.prove(verify))
+
+    def _prepare(self) -> Witness:
+        with self._story.step("the shop's tables, and a witness slot for the proof"):
+            self._stage.postgres.create_database(shop.DATABASE)
+            self._stage.postgres.psql(shop.SCHEMA, shop.DATABASE)
+            return Witness(self._conninfo)
+
+    def _run_the_shop(self, shapes: Service, at_end: ExitStack) -> Service:
+        """Open it, kill both leaders half-way, close it; gives the shapes that were started again.
+
+        It stays open until there was something to kill, if that takes longer than it should.
+        """
+        seconds = self._stage.seconds
+        with self._story.step(f"the shop is open: {WRITERS} writers", planned_s=seconds) as step:
+            self._workload.open()
+            self._shapes.wait_for_tables(shapes)
+            self._watch.let_work_until(step.began + seconds / 2)
+            again = self._shapes.kill_and_start_again(shapes, step.began, at_end)
+            self._capture.kill_the_leader(step.began)
+            self._watch.let_work_until(step.began + seconds)
+            self._workload.close()
+            self._watch.look()
+            books = self._workload.books
+            step.title = (
+                f"the shop was open: {books.changes:,} changes in {books.transactions:,} transactions"
+            )
+        return again
