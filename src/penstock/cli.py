@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="penstock",
-        description="Every committed change of a Postgres database, in a Kinesis stream.",
+        description="Every committed change of a Postgres database, in a Kinesis stream and in lake tables.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
@@ -87,7 +87,8 @@ def _parser() -> argparse.ArgumentParser:
     check.set_defaults(run=_check)
 
     demo = commands.add_parser(
-        "demo", help="watch a shop's changes reach a local Kinesis while the leader is killed; then the proof"
+        "demo",
+        help="watch a shop reach Kinesis and a lake while leaders are killed; then the proofs",
     )
     demo.add_argument(
         "--seconds", type=_demo_seconds, default=25, help="how long the shop is open, 4 to 60 (25)"

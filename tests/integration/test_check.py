@@ -257,7 +257,7 @@ class TestSlot:
 
         ((confirmed,),) = site.psql("SELECT confirmed_flush_lsn::text FROM pg_replication_slots")
         assert (missing.level, there.level) == (OK, OK)
-        assert "capture creates it" in missing.fix
+        assert "created at the first start" in missing.fix
         assert f"confirmed up to {confirmed}, retains " in there.found
 
     async def test_of_another_plugin(self, look: Look, site: CaptureSite) -> None:

@@ -129,7 +129,7 @@ def judge_slot(name: str, slot: SlotState | None, plugin: str) -> Finding:
         return Finding.ok(
             "slot",
             f"{name!r} does not exist",
-            "capture creates it; earlier changes will not be in the stream",
+            "it is created at the first start, and earlier changes will not come from it",
         )
     try:
         check_slot(slot, plugin)
@@ -142,10 +142,10 @@ def judge_slot(name: str, slot: SlotState | None, plugin: str) -> Finding:
     )
     if slot.wal_status == "unreserved":
         return Finding.warn(
-            "slot", f"{found}: the next checkpoint can make it lost", "let capture catch up, now"
+            "slot", f"{found}: the next checkpoint can make it lost", "let its reader catch up, now"
         )
     if slot.active_pid is None and retained > MUCH_RETAINED_BYTES:
-        return Finding.warn("slot", f"{found}, and nobody reads it", "start penstock capture")
+        return Finding.warn("slot", f"{found}, and nobody reads it", "start its reader again")
     return Finding.ok("slot", found)
 
 
