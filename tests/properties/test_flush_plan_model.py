@@ -252,7 +252,8 @@ class FlushPlanMachine(RuleBasedStateMachine):
             else:
                 oldest = min((sent.at for sent in naive.pending), default=self.now)
                 age = self.now - max(oldest, naive.moved_at)
-                assert stalled.get(shape) == (age if naive.pending and age >= 5 else None)
+                patience = 5 if naive.failures else 5 + naive.interval
+                assert stalled.get(shape) == (age if naive.pending and age >= patience else None)
 
 
 TestFlushPlanMachine = FlushPlanMachine.TestCase

@@ -279,7 +279,15 @@ def test_a_stalled_shape_is_named_with_its_age_offset_and_error() -> None:
     ]
     plan.finished("b", at(4), 90.0)
     assert [stalled.shape for stalled in plan.stalled(100.0, after_s=60.0)] == ["a"], "b has moved"
-    assert [stalled.shape for stalled in plan.stalled(150.0, after_s=60.0)] == ["a", "b"]
+    assert [stalled.shape for stalled in plan.stalled(151.0, after_s=60.0)] == ["a", "b"]
+
+
+def test_waiting_for_its_interval_is_no_stall() -> None:
+    plan = FlushPlan()
+    plan.add("a", interval_s=100.0, held=at(0), now=0.0)
+    plan.sent("a", at(5), 1, now=0.0)
+    assert plan.stalled(159.9, after_s=60.0) == []
+    assert plan.stalled(160.0, after_s=60.0) == [StalledShape("a", 160.0, at(0), None)]
 
 
 def test_a_long_snapshot_is_stalled_only_if_it_fails() -> None:

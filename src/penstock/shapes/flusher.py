@@ -146,8 +146,9 @@ class FlushPlan:
        shortens it, a log that must make room neither. Success forgets it.
     7. A snapshot that is asked for while one runs is taken after it: the running one may be too early.
     8. A shape that was removed is forgotten; a late note about it does nothing.
-    9. A shape is stalled when it has had something to do, without moving, for a given time. A snapshot moves
-       only at its end, so it counts as stalled only after a failure.
+    9. A shape is stalled when it has had something to do, without moving, for a given time, and for its
+       interval before that unless it fails. A snapshot moves only at its end, so it counts as stalled only
+       after a failure.
     """
 
     def __init__(self, limits: FlushLimits | None = None) -> None:
@@ -284,7 +285,8 @@ class FlushPlan:
         for shape, plan in self._plans.items():
             since = min(plan.pending_since, plan.snapshot_since)
             age_s = now - max(since, plan.moved_at)
-            if age_s >= after_s and (plan.failures or plan.job is Job.FLUSH):
+            patience_s = after_s if plan.failures else after_s + plan.interval_s
+            if age_s >= patience_s and (plan.failures or plan.job is Job.FLUSH):
                 found.append(StalledShape(shape, age_s, plan.flushed, plan.error))
         return sorted(found, key=lambda stalled: -stalled.age_s)
 
