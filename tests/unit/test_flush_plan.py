@@ -279,7 +279,7 @@ def test_a_stalled_shape_is_named_with_its_age_offset_and_error() -> None:
     ]
     plan.finished("b", at(4), 90.0)
     assert [stalled.shape for stalled in plan.stalled(100.0, after_s=60.0)] == ["a"], "b has moved"
-    assert [stalled.shape for stalled in plan.stalled(151.0, after_s=60.0)] == ["a", "b"]
+    assert [stalled.shape for stalled in plan.stalled(160.0, after_s=60.0)] == ["a", "b"]
 
 
 def test_waiting_for_its_interval_is_no_stall() -> None:
