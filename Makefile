@@ -1,12 +1,12 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak lint format lock clean
+.PHONY: help setup demo test test-long soak lint format lock clean
 
 BIN := .venv/bin
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--custom-compile-command 'make lock'
 
 help: ## List the targets (this is the default)
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Install what is missing: Postgres 15 with wal2json, Java 17, the locked Python packages, jars
 	@scripts/setup
@@ -19,6 +19,9 @@ test: lint ## Run the linters, then every test
 
 soak: setup ## Play generated histories against penstock shapes for SOAK_MINUTES (10); compare every table
 	$(BIN)/python -m tests.spark.oracle --minutes $(or $(SOAK_MINUTES),10)
+
+test-long: setup ## Run the tests that take minutes each, too
+	PENSTOCK_LONG_TESTS=1 $(BIN)/pytest --durations=20
 
 lint: setup ## Check style and types
 	$(BIN)/ruff check .

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Iterator
 
@@ -11,6 +12,18 @@ from penstock.local.kinesis import LocalKinesis
 from penstock.local.postgres import PrivatePostgres
 from tests.servers.fault_proxy import FaultProxy
 from tests.servers.slots import SlotWatch
+
+
+LONG_TESTS = "PENSTOCK_LONG_TESTS"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what takes minutes, unless it is asked for (`make test-long`)."""
+    if os.environ.get(LONG_TESTS) == "1":
+        return
+    long = [item for item in items if item.get_closest_marker("long") is not None]
+    config.hook.pytest_deselected(items=long)
+    items[:] = [item for item in items if item not in long]
 
 
 @pytest.fixture(scope="session")

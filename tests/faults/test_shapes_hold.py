@@ -199,6 +199,7 @@ def all_stopped(process: ShapesProcess) -> bool:
     return {state for state, group in process_groups() if group == process.pid} == {"T"}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_leader_frozen_in_mid_merge_wakes_up_harmless(site: ShapesSite) -> None:
     """There and back: each of two is frozen once, and is still good enough to lead after that."""

@@ -114,6 +114,7 @@ def test_proves_that_nothing_is_lost_when_leaders_are_killed(start: Start, tmp_p
     assert "\x1b" not in output
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_row_that_is_missing_from_the_lake_is_found(start: Start) -> None:
     process = start("--seconds", "4")
