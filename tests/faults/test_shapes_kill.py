@@ -14,15 +14,8 @@ from tests.faults.shapes_load import Bank, Reader, assert_history_is_right, flus
 from tests.servers.capture_site import wait_until
 from tests.servers.shapes_site import ShapesProcess, ShapesSite
 
-FAULT_POINTS = (
-    "snapshot.copying",
-    "snapshot.committed:2",
-    "registry.written:1",
-    "log.written:3",
-    "flush.committed:2",
-    "registry.written:4",
-)
-POWER_CUTS = 2
+WORST_PLACES = ("snapshot.copying", "log.written:3", "flush.committed:2")
+MORE_PLACES = ("snapshot.committed:2", "registry.written:1", "registry.written:4")
 LONG_S = 240.0
 
 
@@ -37,17 +30,26 @@ def java_is_gone(process: ShapesProcess) -> bool:
 
 
 @pytest.mark.timeout(1500)
-def test_tables_are_exact_after_kills_at_the_worst_places(site: ShapesSite) -> None:
+@pytest.mark.parametrize(
+    ("fault_points", "power_cuts"),
+    [
+        pytest.param(WORST_PLACES, 1, id="worst"),
+        pytest.param(WORST_PLACES + MORE_PLACES, 3, id="all", marks=pytest.mark.long),
+    ],
+)
+def test_tables_are_exact_after_kills_at_the_worst_places(
+    site: ShapesSite, fault_points: tuple[str, ...], power_cuts: int
+) -> None:
     rng = random.Random(31)
     bank, reader = Bank(site, seed=31), Reader(site)
     bank.write_file()
     with bank.writing(), reader.reading():
-        for fault_point in FAULT_POINTS:
+        for fault_point in fault_points:
             with site.shapes(PENSTOCK_FAULT_POINT=fault_point) as process:
                 assert process.wait(LONG_S) == -signal.SIGKILL, fault_point
                 wait_until(lambda: java_is_gone(process), "Java ends with Python", LONG_S)
             bank.assert_slot_holds_what_is_missing()
-        for _ in range(POWER_CUTS):
+        for _ in range(power_cuts):
             with site.shapes() as process:
                 process.wait_for_log("streaming", LONG_S)
                 flushes_more(site, process, rng.randint(1, 4))
@@ -60,5 +62,5 @@ def test_tables_are_exact_after_kills_at_the_worst_places(site: ShapesSite) -> N
         assert process.wait(LONG_S) == 0
     bank.assert_exact()
     assert_history_is_right(site)
-    assert len(reader.versions) > len(FAULT_POINTS)
-    assert bank.rewrites > len(FAULT_POINTS)
+    assert len(reader.versions) > len(fault_points)
+    assert bank.rewrites > len(fault_points)
