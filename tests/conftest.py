@@ -13,7 +13,6 @@ from penstock.local.postgres import PrivatePostgres
 from tests.servers.fault_proxy import FaultProxy
 from tests.servers.slots import SlotWatch
 
-
 LONG_TESTS = "PENSTOCK_LONG_TESTS"
 
 
