@@ -305,6 +305,7 @@ def make_tables(site: ShapesSite) -> None:
 
 
 @LIVES
+@pytest.mark.long
 @pytest.mark.usefixtures("held_commits")
 def test_shapes_come_and_go_and_so_do_slots_and_servers(site: ShapesSite, slot_watch: SlotWatch) -> None:
     make_tables(site)

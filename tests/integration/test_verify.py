@@ -121,6 +121,7 @@ def keys(shape: dict[str, Any], verdict: str) -> list[dict[str, str]]:
     return [each["key"] for each in shape["first"] if each["verdict"] == verdict]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_under_load_equal_is_equal_and_planted_differences_are_found(site: ShapesSite) -> None:
     site.sql(ORDERS)
@@ -148,7 +149,6 @@ def test_under_load_equal_is_equal_and_planted_differences_are_found(site: Shape
         assert found.shapes()["open_orders"]["result"] == "equal"
 
 
-@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_with_the_service_stopped_it_is_said_how_far_behind_the_tables_are(site: ShapesSite) -> None:
     site.sql(ORDERS)
