@@ -174,6 +174,7 @@ class AlteredTables:
             self.equal("parts", "id", "r", "v")
 
 
+@pytest.mark.long
 @LIVES
 def test_tables_are_altered_under_a_running_service_and_while_it_is_stopped(site: ShapesSite) -> None:
     site.sql(ALTERED)
