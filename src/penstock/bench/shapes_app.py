@@ -26,6 +26,7 @@ def bench_shapes(*, changes: int, rows: int, rounds: int, commits: int, markdown
         try:
             found += measures.backlog(postgres, spark, directory, changes=changes, rounds=rounds)
             found += measures.snapshot(postgres, spark, database, rows=rows, rounds=rounds)
+            print_table(found)
         finally:
             spark.close()
         for shapes, limit_s in ((1, 3.0), (10, 8.0)):

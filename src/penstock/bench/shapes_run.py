@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -83,14 +84,19 @@ class ShapesRun:
 
     def cpu_seconds(self) -> float:
         """CPU time of all its processes so far."""
-        return sum(process_cpu_seconds(pid) for pid in self._pids())
+        total = 0.0
+        for pid in self._pids():
+            with suppress(OSError):  # a worker may end at any time
+                total += process_cpu_seconds(pid)
+        return total
 
     def bytes_read(self) -> int:
         """What its processes have read from files and sockets so far."""
         total = 0
         for pid in self._pids():
-            fields = Path(f"/proc/{pid}/io").read_text().split()
-            total += int(fields[fields.index("rchar:") + 1])
+            with suppress(OSError):
+                fields = Path(f"/proc/{pid}/io").read_text().split()
+                total += int(fields[fields.index("rchar:") + 1])
         return total
 
     def _pids(self) -> list[int]:
