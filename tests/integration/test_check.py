@@ -270,8 +270,10 @@ class TestSlot:
 
     async def test_of_another_database(self, look: Look, site: CaptureSite) -> None:
         site.psql(MAKE_SLOT.format(site.slot, "wal2json"))
+        other = site.postgres.create_database()
 
-        found = await look(PGDATABASE="postgres")
+        found = await look(PGDATABASE=other)
+        site.psql(f"DROP DATABASE {other} WITH (FORCE)")
 
         assert found.failed() == {"slot"}
         assert f"connect to '{site.database}'" in found["slot"].fix
