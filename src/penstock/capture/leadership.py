@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine
-from typing import Any
 
 import structlog
 
@@ -19,7 +17,7 @@ from penstock.ops.health import Health, Phase
 from penstock.ops.metrics import CaptureMetrics
 from penstock.postgres.catalog import Catalog
 from penstock.postgres.freshness import Freshness
-from penstock.postgres.leader_line import AnotherLeads, LeaderLine, most_telling
+from penstock.postgres.leader_line import AnotherLeads, LeaderLine
 from penstock.postgres.replication_stream import ReplicationStream
 from penstock.postgres.slot import SlotState, check_slot, describe
 from penstock.postgres.watchdog import Watchdog
@@ -132,27 +130,21 @@ class Leadership:
     async def _run_together(
         self, pipeline: Pipeline, watchdog: Watchdog, gauges: Gauges, freshness: Freshness
     ) -> None:
-        """The first failure ends all; a stop drains."""
-        try:
-            async with asyncio.TaskGroup() as group:
+        async def until_stopped() -> None:
+            await self._stop.wait()
 
-                def start(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-                    return group.create_task(self._line.hanging_up(work), name=name)
-
-                reader = start(pipeline.reader.run(), "reader")
-                others = [
-                    start(pipeline.publisher.run(), "publisher"),
-                    start(pipeline.feedback.run(), "feedback"),
-                    start(watchdog.watch(), "watchdog"),
-                    start(watchdog.guard(), "guard"),
-                    start(gauges.run(), "gauges"),
-                ]
-                await self._stop.wait()
-                await self._drain(pipeline, reader, freshness)
-                for task in others:
-                    task.cancel()
-        except BaseExceptionGroup as failures:
-            raise most_telling(failures) from failures
+        await self._line.run_together(
+            pipeline.reader.run(),
+            {
+                "publisher": pipeline.publisher.run(),
+                "feedback": pipeline.feedback.run(),
+                "watchdog": watchdog.watch(),
+                "guard": watchdog.guard(),
+                "gauges": gauges.run(),
+            },
+            until=until_stopped(),
+            drain=lambda reader: self._drain(pipeline, reader, freshness),
+        )
 
     async def _drain(self, pipeline: Pipeline, reader: asyncio.Task[None], freshness: Freshness) -> None:
         self._health.enter(Phase.DRAINING)

@@ -12,7 +12,7 @@ from penstock.capture.ack import AckTracker
 from penstock.capture.feedback import Feedback, StatusLine
 from penstock.capture.intake import Intake
 from penstock.capture.queue import InflightEventQueue
-from penstock.capture.reader import FrameSource, Reader
+from penstock.capture.reader import Reader
 from penstock.capture.transaction_builder import TransactionBuilder
 from penstock.kinesis.backoff import full_jitter
 from penstock.kinesis.batcher import MicroBatcher
@@ -25,6 +25,7 @@ from penstock.kinesis.undeliverable import UndeliverablePolicy
 from penstock.ops.health import Health
 from penstock.ops.metrics import CaptureMetrics
 from penstock.postgres.freshness import Freshness
+from penstock.postgres.replication_stream import FrameSource
 from penstock.postgres.timings import Timings
 from penstock.settings import CaptureSettings
 

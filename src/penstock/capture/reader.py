@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
 
 from penstock.capture.event import ChangeEvent
 from penstock.capture.feedback import Feedback
@@ -14,13 +13,7 @@ from penstock.capture.queue import InflightEventQueue
 from penstock.kinesis.partition_key import PartitionKeys, Relation
 from penstock.postgres import protocol
 from penstock.postgres.freshness import Freshness
-
-
-class FrameSource(Protocol):
-    """Where frames come from."""
-
-    async def read(self) -> list[memoryview]:
-        """At least one frame; waits for it."""
+from penstock.postgres.replication_stream import FrameSource
 
 
 class Reader:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -27,6 +27,9 @@ from penstock.settings import LeaderSettings, ReplicationSettings
 
 _BUSY_RETRY_S: Final = 0.2
 _LAST_WORD_S: Final = 1.0
+
+Work = Coroutine[Any, Any, None]
+"""A part of a leadership: it runs until it is cancelled or fails."""
 
 _Result = TypeVar("_Result")
 _log = structlog.get_logger()
@@ -177,7 +180,34 @@ class LeaderLine:
         self._sessions.append(connection)
         return connection
 
-    async def hanging_up(self, work: Coroutine[Any, Any, None]) -> None:
+    async def run_together(
+        self,
+        reader: Work,
+        others: Mapping[str, Work],
+        *,
+        until: Work,
+        drain: Callable[[asyncio.Task[None]], Awaitable[None]],
+    ) -> None:
+        """Run the parts of a leadership. The first failure ends all; the end of `until` drains.
+
+        `drain` gets the reader's task, and the others go on meanwhile.
+        """
+        try:
+            async with asyncio.TaskGroup() as group:
+
+                def start(work: Work, name: str) -> asyncio.Task[None]:
+                    return group.create_task(self._hanging_up(work), name=name)
+
+                reading = start(reader, "reader")
+                tasks = [start(work, name) for name, work in others.items()]
+                await start(until, "end")
+                await drain(reading)
+                for task in tasks:
+                    task.cancel()
+        except BaseExceptionGroup as failures:
+            raise _most_telling(failures) from failures
+
+    async def _hanging_up(self, work: Work) -> None:
         """Close every connection the moment a part fails.
 
         The server isn't held up by our walsender, and no part that is cancelled next waits for an answer
@@ -220,7 +250,7 @@ class LeaderLine:
         return self._line
 
 
-def most_telling(failures: BaseExceptionGroup[BaseException]) -> BaseException:
+def _most_telling(failures: BaseExceptionGroup[BaseException]) -> BaseException:
     """Of several failures, one that isn't ours (a bug); else the first: the others follow from it."""
     flat: list[BaseException] = []
     rest: list[BaseException] = [failures]

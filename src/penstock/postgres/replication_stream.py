@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Protocol
 
 import psycopg
 from psycopg import AsyncConnection, pq, sql
@@ -17,6 +17,13 @@ from penstock.postgres.slot import translate
 
 _ENOUGH_BYTES: Final = 128 * 1024
 """What one `read` gathers before it returns; frames in hand are not yet in any budget."""
+
+
+class FrameSource(Protocol):
+    """Where frames come from."""
+
+    async def read(self) -> list[memoryview]:
+        """At least one frame; waits for it."""
 
 
 class ReplicationStream:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Coroutine, Set
+from collections.abc import Callable, Set
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
@@ -18,7 +18,7 @@ from penstock.ops.health import Fault, Health, Phase
 from penstock.ops.shapes_metrics import ShapesMetrics
 from penstock.postgres.connection import QUALIFIED_NAMES
 from penstock.postgres.freshness import Freshness
-from penstock.postgres.leader_line import AnotherLeads, LeaderLine, most_telling
+from penstock.postgres.leader_line import AnotherLeads, LeaderLine
 from penstock.postgres.replication_stream import ReplicationStream
 from penstock.postgres.slot import describe
 from penstock.postgres.timeline import ServerIdentity, flushed_lsn
@@ -164,29 +164,20 @@ class ShapesLeadership:
             return await self._line.start_stream(options(numeric_as_string=False), on_dropped=dropped)
 
     async def _run_together(self, pipeline: ShapesPipeline, watchdog: Watchdog, freshness: Freshness) -> None:
-        """The first failure ends all; a stop, or the end of `once`, drains."""
-        try:
-            async with asyncio.TaskGroup() as group:
-
-                def start(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-                    return group.create_task(self._line.hanging_up(work), name=name)
-
-                reader = start(pipeline.reader.run(), "reader")
-                others = [
-                    start(pipeline.runner.run(), "jobs"),
-                    start(pipeline.watch.run(), "tables"),
-                    start(pipeline.feedback.run(), "feedback"),
-                    start(pipeline.confirmed.run(pipeline.feedback.send_if_moved), "ceiling"),
-                    start(watchdog.watch(), "watchdog"),
-                    start(watchdog.guard(), "guard"),
-                    start(self._keep_house(pipeline, freshness), "house"),
-                ]
-                await start(self._until_the_end(pipeline), "end")
-                await self._drain(pipeline, reader, freshness)
-                for task in others:
-                    task.cancel()
-        except BaseExceptionGroup as failures:
-            raise most_telling(failures) from failures
+        await self._line.run_together(
+            pipeline.reader.run(),
+            {
+                "jobs": pipeline.runner.run(),
+                "tables": pipeline.watch.run(),
+                "feedback": pipeline.feedback.run(),
+                "ceiling": pipeline.confirmed.run(pipeline.feedback.send_if_moved),
+                "watchdog": watchdog.watch(),
+                "guard": watchdog.guard(),
+                "house": self._keep_house(pipeline, freshness),
+            },
+            until=self._until_the_end(pipeline),
+            drain=lambda reader: self._drain(pipeline, reader, freshness),
+        )
 
     async def _until_the_end(self, pipeline: ShapesPipeline) -> None:
         if not self._once:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from penstock.capture.feedback import Feedback
 from penstock.postgres import protocol
 from penstock.postgres.freshness import Freshness
+from penstock.postgres.replication_stream import FrameSource
 from penstock.shapes.change_log_index import Relation
 from penstock.shapes.collector import Found
 from penstock.shapes.ledger import Ledger
@@ -18,13 +19,6 @@ from penstock.shapes.snapshot_again import SnapshotAgain
 _LOOK_FOR_ROOM_S: Final = 0.1
 _LOOKS_FOR_NEW_TABLE: Final = 5
 _LOOK_AGAIN_S: Final = 0.2
-
-
-class FrameSource(Protocol):
-    """Where frames come from."""
-
-    async def read(self) -> list[memoryview]:
-        """At least one frame; waits for it."""
 
 
 class ShapesReader:
