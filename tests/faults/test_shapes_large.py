@@ -23,14 +23,27 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 def resident_bytes(session: int) -> int:
     """The resident memory of all processes of a session: Python, Java and its Python workers."""
-    pages = 0
+    return sum(_resident_pages(session)) * PAGE_BYTES
+
+
+def _resident_pages(session: int) -> Iterator[int]:
     for process in Path("/proc").iterdir():
         try:
-            if process.name.isdecimal() and os.getsid(int(process.name)) == session:
-                pages += int((process / "statm").read_text().split()[1])
+            if not process.name.isdecimal() or os.getsid(int(process.name)) != session:
+                continue
+            # Java's child, until it is another program, has Java's own memory: not a second time.
+            if not (_is_java(process) and _is_java(_parent(process))):
+                yield int((process / "statm").read_text().split()[1])
         except (ProcessLookupError, FileNotFoundError):
             continue
-    return pages * PAGE_BYTES
+
+
+def _is_java(process: Path) -> bool:
+    return (process / "exe").readlink().name == "java"
+
+
+def _parent(process: Path) -> Path:
+    return process.with_name((process / "stat").read_text().rpartition(")")[2].split()[1])
 
 
 class Peak:
