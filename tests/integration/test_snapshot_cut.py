@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import psycopg
 import pytest
 
-from penstock.errors import ConnectionFailed, NoSpareSlot, RoleLacksReplication
+from penstock.errors import ConnectionFailed, LineLost, NoSpareSlot, RoleLacksReplication
 from penstock.local.postgres import PrivatePostgres
 from penstock.lsn import parse_lsn
 from penstock.postgres.connection import connection_parameters
@@ -374,6 +374,19 @@ async def test_chunks_are_whole_lines_of_bounded_size(site: Site) -> None:
     assert all(chunk.endswith(b"\n") for chunk in chunks)
     assert all(len(chunk) < CHUNK_BYTES + 130_000 for chunk in chunks)
     assert sum(chunk.count(b"\n") for chunk in chunks) == 100
+
+
+@pytest.mark.parametrize("end", ["pg_terminate_backend", "pg_cancel_backend"])
+async def test_a_copy_that_is_ended_half_way_is_an_error_and_no_short_part(site: Site, end: str) -> None:
+    site.psql("CREATE TABLE wide AS SELECT g, repeat(md5(g::text), 4000) FROM generate_series(1, 400) g")
+    async with export_snapshot(site.parameters) as snapshot:
+        (part,) = await snapshot.parts([Relation("public", "wide")], part_bytes=1 << 30)
+        with closing(connect_for_copy()) as connection:
+            chunks = copy_part(connection, snapshot.name, ["g", "repeat"], part)
+            assert next(chunks)
+            site.psql(f"SELECT {end}({connection.info.backend_pid})")
+            with pytest.raises(LineLost, match="public.wide: "):
+                list(chunks)
 
 
 async def test_an_empty_table_has_one_part_without_rows(site: Site) -> None:

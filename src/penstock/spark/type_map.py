@@ -102,7 +102,8 @@ def copy_texts(data: bytes, width: int) -> list[pa.StringArray]:
             column_types=dict.fromkeys(names, pa.string()), null_values=[_COPY_NULL], strings_can_be_null=True
         ),
     )
-    return [_unescaped(column.combine_chunks()) for column in table.columns]
+    columns = [column.combine_chunks() for column in table.columns]
+    return [_unescaped(column) for column in columns] if b"\\" in data else columns
 
 
 def _unescaped(texts: pa.StringArray) -> pa.StringArray:
