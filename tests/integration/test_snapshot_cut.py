@@ -385,7 +385,7 @@ async def test_a_copy_that_is_ended_half_way_is_an_error_and_no_short_part(site:
             chunks = copy_part(connection, snapshot.name, ["g", "repeat"], part)
             assert next(chunks)
             site.psql(f"SELECT {end}({connection.info.backend_pid})")
-            with pytest.raises(LineLost, match="public.wide: "):
+            with pytest.raises(LineLost, match=r"public\.wide: "):
                 list(chunks)
 
 

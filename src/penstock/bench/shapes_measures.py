@@ -154,7 +154,7 @@ def _idle(run: ShapesRun, shapes: int) -> Row:
 
 
 def _read_row(share: float, shapes: int) -> Row:
-    what = f"bytes read by all processes for one row, {_shapes(shapes)}, of a table's"
+    what = f"bytes that Spark's tasks read for one row, {_shapes(shapes)}, of a table's"
     return Row(what, f"{share:.1%}", "≤ 10 %", share <= 0.1)
 
 

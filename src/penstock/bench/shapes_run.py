@@ -20,6 +20,13 @@ from penstock.local.postgres import PrivatePostgres
 
 _POLL_S: Final = 0.005
 _PATIENCE_S: Final = 600.0
+# Spark doesn't count what Parquet reads in threads of its own.
+_COUNTING: Final = (
+    "spark.eventLog.enabled=true",
+    "spark.eventLog.rolling.enabled=false",
+    "spark.eventLog.compress=false",
+    "spark.hadoop.parquet.hadoop.vectored.io.enabled=false",
+)
 
 
 class ShapesRun:
@@ -30,6 +37,10 @@ class ShapesRun:
         self._lake = file.parent / "lake"
         self._command = [sys.executable, "-m", "penstock", "shapes", "--config", str(file)]
         self._command += ["--master", "local[2]"]
+        self._task_log = file.parent / "spark-events"
+        self._task_log.mkdir()
+        for setting in (*_COUNTING, f"spark.eventLog.dir={self._task_log.as_uri()}"):
+            self._command += ["--conf", setting]
         self._environ = {
             **{name: os.environ[name] for name in ("PATH", "HOME", "JAVA_HOME") if name in os.environ},
             **postgres.env(database),
@@ -91,13 +102,12 @@ class ShapesRun:
         return total
 
     def bytes_read(self) -> int:
-        """What its processes have read from files and sockets so far."""
-        total = 0
-        for pid in self._pids():
-            with suppress(OSError):
-                fields = Path(f"/proc/{pid}/io").read_text().split()
-                total += int(fields[fields.index("rchar:") + 1])
-        return total
+        """What Spark's tasks have read from files so far, as Spark counts it; whole jobs only."""
+        (log,) = self._task_log.iterdir()
+        events = (
+            json.loads(line) for line in log.read_text().splitlines() if '"SparkListenerTaskEnd"' in line
+        )
+        return sum(event["Task Metrics"]["Input Metrics"]["Bytes Read"] for event in events)
 
     def _pids(self) -> list[int]:
         """The process, and all that it has started."""
