@@ -121,7 +121,7 @@ def test_a_table_that_moved_meanwhile_is_left(
         return changes_module.decode_here(*arguments)
 
     monkeypatch.setattr(flush_module, "decode_here", decode_slowly)
-    with pytest.raises(TableConflict, match="went from offset 100 to 110 during a flush"):
+    with pytest.raises(TableConflict, match="went from version 0 to 1 during a flush"):
         flush(spark, table, NARROW, late, 120)
 
     assert offsets(tmp_path) == [100, 110]

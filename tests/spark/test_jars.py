@@ -20,11 +20,12 @@ from penstock.spark.jars import (
 
 def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     """Stands in for spark-submit; $ivy is the directory that it is told to fetch into."""
-    program = tmp_path / "spark-submit"
+    program = tmp_path / "bin" / "spark-submit"
+    program.parent.mkdir()
     find = 'for word; do case $word in spark.jars.ivy=*) ivy=${word#*=};; esac; done\nmkdir -p "$ivy/jars"\n'
     program.write_text(f"#!/bin/sh\n{find}{script}\n")
     program.chmod(0o755)
-    monkeypatch.setattr(jars, "_spark_submit", lambda: program)
+    monkeypatch.setattr(jars, "_spark_home", lambda: tmp_path)
 
 
 def planted(monkeypatch: pytest.MonkeyPatch) -> str:

@@ -59,6 +59,20 @@ def test_dropped_columns_are_kept() -> None:
     assert compare(LISTED, BEFORE, having(ID, NOTE)) == Drift(having(ID, NOTE))
 
 
+@pytest.mark.parametrize("columns", [None, ("id", "note")])
+@pytest.mark.parametrize("now", [having(ID, NOTE), having(ID, CODE._replace(name="number"), NOTE)])
+def test_what_where_names_must_stay(columns: tuple[str, ...] | None, now: TableFacts) -> None:
+    for where in ("code > 1", "note = 'x' AND `Code`=1", "abs(code)=1"):
+        shape = Shape("open", ALL.table, where=where, columns=columns)
+        assert compare(shape, BEFORE, now) == Drift(
+            BEFORE,
+            stop="where needs column 'code', which public.orders no longer has."
+            " Fix: correct the where of shape 'open' and start again",
+        )
+    for where in ("barcode > 1", "code_2 > 1", "note = 'x'"):
+        assert compare(Shape("open", ALL.table, where=where), BEFORE, having(ID, NOTE)).stop == ""
+
+
 def test_dropped_and_added_in_one_look() -> None:
     now = having(ID, NOTE, ADDED)
 

@@ -1,7 +1,7 @@
 """Drift: a table was altered under a running shape; what is to be done about it.
 
 1. A table that now breaks a rule (shape_rules.py) stops its shape: no key, no replica identity, a name that
-   Delta can't hold.
+   Delta can't hold. So does one that lacks a column which `where` names: nothing else can judge its rows.
 2. What leaves old rows in the lake with values that they no longer have needs a new snapshot: another table,
    another key, a column that was renamed, or dropped and added again.
 3. A column whose type is another in the lake stops its shape, unless a snapshot comes anyway.
@@ -14,6 +14,7 @@ A shape that lists its columns cares for no others. A rewrite is not seen here b
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -39,7 +40,11 @@ class Drift(NamedTuple):
 
 def compare(shape: Shape, before: TableFacts, now: TableFacts) -> Drift:
     """What became of the table since `before`, as far as the shape cares."""
-    problems = [*table_problems(shape, now), *_renamed_in_list(shape, before, now)]
+    problems = [
+        *table_problems(shape, now),
+        *_renamed_in_list(shape, before, now),
+        *_gone_from_where(shape, before, now),
+    ]
     if problems:
         return Drift(before, stop=". ".join(map(str, problems)))
     again = next(_grounds_for_snapshot(shape, before, now), "")
@@ -74,6 +79,17 @@ def _renamed_in_list(shape: Shape, before: TableFacts, now: TableFacts) -> Itera
             yield Problem(
                 f"column {column.name!r} of {shape.table} is now named {renamed!r}",
                 f"write {renamed!r} into the columns of shape {shape.name!r} and start again",
+            )
+
+
+def _gone_from_where(shape: Shape, before: TableFacts, now: TableFacts) -> Iterator[Problem]:
+    there = {column.name for column in now.columns}
+    for name in [column.name for column in before.columns if column.name not in there]:
+        # A word of a text in it may be taken for a column: then the shape stops without need, and says so.
+        if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", shape.where or "", re.IGNORECASE):
+            yield Problem(
+                f"where needs column {name!r}, which {shape.table} no longer has",
+                f"correct the where of shape {shape.name!r} and start again",
             )
 
 

@@ -133,6 +133,7 @@ class ShapesLeadership:
             max_flushes=limits.max_flushes,
             heartbeat_s=self._line.timings.heartbeat_s,
             parameters=self._line.parameters,
+            say_needed=self._preparation.say_needed,
         )
         self._health.start_streaming(freshness, time.monotonic())
         self.has_led = True

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
-
-import structlog
 
 from penstock.capture.feedback import Feedback
 from penstock.capture.transaction_builder import TransactionBuilder
@@ -32,8 +30,6 @@ from penstock.shapes.snapshot_again import SnapshotAgain
 from penstock.shapes.table_facts import TableFacts
 from penstock.shapes.table_watch import TableWatch
 from penstock.shapes.work import Work
-
-_log = structlog.get_logger()
 
 
 class ShapeLine(NamedTuple):
@@ -63,8 +59,10 @@ class ShapesPipeline:
         max_flushes: int,
         heartbeat_s: float,
         parameters: dict[str, Any],
+        say_needed: Callable[[SnapshotAgain], None],
     ) -> None:
         self._shapes = shapes
+        self._say_needed = say_needed
         self.keeper = prepared.keeper
         start_lsn = prepared.slot.start_lsn
         held = {action.shape: action.offset for action in prepared.actions if isinstance(action, Continue)}
@@ -115,8 +113,8 @@ class ShapesPipeline:
     async def note_again(self, again: Sequence[SnapshotAgain]) -> None:
         """Shapes have to be snapshotted again: the registry knows it before anything else is done."""
         await self.keeper.update(lambda registry: registry.all_awaiting(again))
-        for shape, reason in again:
-            _log.warning("snapshot_needed", shape=shape, reason=reason)
+        for each in again:
+            self._say_needed(each)
         self.runner.wake()
 
     def lines(self, now: float) -> list[ShapeLine]:
@@ -144,7 +142,7 @@ class ShapesPipeline:
             f" at {stalled.offset}: {stalled.error or 'its job does not end'}."
             for stalled in self.ledger.plan.stalled(now, stall_s)
         }
-        holder = next(iter(self.ledger.tracker.stalled(now, 0.0)), None)
+        holder = next(iter(self.ledger.tracker.stalled(now, stall_s)), None)
         if self.reader.is_paused and holder is not None:
             found[holder.shape] = f"the log is full, and shape {holder.shape} holds it. " + found.get(
                 holder.shape, ""

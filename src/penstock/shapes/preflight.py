@@ -12,7 +12,7 @@ from typing import LiteralString
 from psycopg import AsyncConnection
 
 from penstock.errors import PenstockError
-from penstock.finding import Finding
+from penstock.finding import Finding, Level
 from penstock.postgres.connection import QUALIFIED_NAMES
 from penstock.postgres.preflight import PluginFacts, check_postgres
 from penstock.postgres.wal2json import replication_options
@@ -71,7 +71,7 @@ async def look_at_shapes(settings: ShapesSettings, file: ShapesFile, read: Read)
 
 def check_storage_of(file: ShapesFile, log_directory: Path, min_free_bytes: int) -> list[Finding]:
     """Whether the storage and the log's directory can be written, and what the registry says. Blocks."""
-    findings = [_writable("storage", Path(file.storage)), _writable("log", log_directory)]
+    findings = [_storage(Path(file.storage)), _writable("log", log_directory)]
     room = free_bytes(_existing(log_directory))
     if room < 2 * min_free_bytes:
         findings.append(
@@ -127,6 +127,23 @@ def _not_numbers(
             "upgrade wal2json if these columns can hold them",
         )
     ]
+
+
+def _storage(directory: Path) -> Finding:
+    """A commit appears by a hard link, which never replaces another one."""
+    found = _writable("storage", directory)
+    if found.level is not Level.FAIL:
+        try:
+            with tempfile.TemporaryDirectory(prefix=".penstock-", dir=_existing(directory)) as place:
+                Path(place, "file").touch()
+                Path(place, "link").hardlink_to(Path(place, "file"))
+        except OSError as error:
+            return Finding.fail(
+                "storage",
+                f"{directory} can't hold hard links: {error.strerror or error}",
+                "name a directory on a POSIX file system (ext4, xfs, NFS)",
+            )
+    return found
 
 
 def _writable(subject: str, directory: Path) -> Finding:

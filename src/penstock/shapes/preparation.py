@@ -120,9 +120,13 @@ class Preparation:
             raise ShapesRefused(" ".join(dict.fromkeys(refused)))
         for action in decision.actions:
             if isinstance(action, SnapshotAgain):
-                self._metrics.snapshots_needed.labels(action.shape).inc()
-                _log.warning("snapshot_needed", shape=action.shape, reason=action.reason)
+                self.say_needed(action)
         return decision
+
+    def say_needed(self, again: SnapshotAgain) -> None:
+        """Count and log that a shape has to be snapshotted."""
+        self._metrics.snapshots_needed.labels(again.shape).inc()
+        _log.warning("snapshot_needed", shape=again.shape, reason=again.reason)
 
     async def _ensure_slot(self, keeper: RegistryKeeper) -> SlotState:
         slot, created = await self._line.ensure_slot()

@@ -1,7 +1,7 @@
 """A flush: what is new in the log, into a shape's table, in exactly one Delta commit.
 
 1. The table's own offset is read first. What it has already is never read from the log again, so a replay
-   changes nothing. If somebody else moved it while the changes were decoded, they are not what it lacks.
+   changes nothing. If somebody else commits before we do, the changes are not what it lacks: TableConflict.
 2. The commit carries the offset `up_to`, and only an offset that was read back from the table is returned.
 3. Without anything new there is no commit. New columns of a quiet table are a commit of their own, which
    leaves the offset as it is.
@@ -23,7 +23,7 @@ from penstock.spark.apply import Survey, fold, survey, survey_here
 from penstock.spark.changes import ShapeLayout, behind, changes_frame, decode_here, is_small, local_frame
 from penstock.spark.decode import Column
 from penstock.spark.session import plain_errors
-from penstock.spark.table import ShapeTable, TableConflict
+from penstock.spark.table import ShapeTable
 
 FEW: Final = 10
 """With so few changes, each of which rewrites one file at most, compiling the plan is the largest cost."""
@@ -63,19 +63,17 @@ def flush(
     `added` are columns of the layout that the table may not have yet. Raises what the decoder, the log and
     the table raise; the table has then not changed.
     """
-    at = table.read_offset()
-    new = behind(ranges, at)
+    before = table.read_state()
+    new = behind(ranges, before.offset)
     lacking = table.lacking(added)
     if not new and not lacking:
-        return Flushed(at)
+        return Flushed(before.offset)
     begun = perf_counter()
     with plain_errors(table.path), _changes(spark, layout, new) as (changes, surveyed):
         decoded = perf_counter()
         net = fold(changes, surveyed, layout.key, layout.stored, table.rows(), layout.where, added=lacking)
         with _settings(spark, _FOR_FEW if surveyed.count <= FEW and not lacking else {}):
-            if (now_at := table.read_offset()) != at:
-                raise TableConflict(f"{table.path} went from offset {at} to {now_at} during a flush")
-            offset = table.merge(net, up_to if new else None)
+            offset = table.merge(net, up_to if new else None, made_from=before.version)
     return Flushed(offset, surveyed.count, decoded - begun, perf_counter() - decoded)
 
 

@@ -23,6 +23,7 @@ from types import MappingProxyType
 from typing import Final
 
 from penstock.errors import PenstockError
+from penstock.spark.log_store import CompileFailed, log_store_jar
 
 DELTA_VERSION: Final = "4.4.0"
 SPARK_VERSION: Final = "4.2"
@@ -90,6 +91,13 @@ def jar_paths(directory: Path) -> list[Path]:
     return paths
 
 
+def jars_for_spark(directory: Path) -> list[Path]:
+    """All that Spark needs beside its own jars: Delta's, and our log store's, compiled if it isn't there."""
+    delta = jar_paths(directory)
+    own = sorted((_spark_home() / "jars").glob("*.jar"))
+    return [*delta, log_store_jar(directory.parent, [*own, *delta])]
+
+
 def fetch(directory: Path) -> None:
     """Bring the jars into the cache. JarsMissing, with the client's last words, if that fails. Blocks."""
     directory.parent.mkdir(parents=True, exist_ok=True)
@@ -107,7 +115,7 @@ def _run_client(scratch: Path) -> None:
     program = scratch / "nothing.py"
     program.touch()
     command = [
-        str(_spark_submit()),
+        str(_spark_home() / "bin" / "spark-submit"),
         *("--master", "local[1]", "--packages", _COORDINATES),
         *("--exclude-packages", ",".join(_IN_SPARK_OR_NOT_NEEDED)),
         *("--conf", f"spark.jars.ivy={scratch}"),
@@ -127,11 +135,11 @@ def _run_client(scratch: Path) -> None:
         )
 
 
-def _spark_submit() -> Path:
+def _spark_home() -> Path:
     # pyspark's own copy, whatever SPARK_HOME says: its Ivy is the one that was tried.
     import pyspark
 
-    return Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    return Path(pyspark.__file__).parent
 
 
 def _take(source: Path, target: Path, digest: str) -> None:
@@ -145,12 +153,16 @@ def _take(source: Path, target: Path, digest: str) -> None:
 
 def _put_in_place(whole: Path, directory: Path) -> None:
     """Rename the finished directory. What is there already is whole too, or of no use to anyone."""
-    if directory.exists() and not all((directory / name).is_file() for name in JARS):
+    if directory.exists() and not _is_whole(directory):
         shutil.rmtree(directory)
     try:
         whole.rename(directory)
     except OSError:
         jar_paths(directory)
+
+
+def _is_whole(directory: Path) -> bool:
+    return all((directory / name).is_file() for name in JARS)
 
 
 def main() -> int:
@@ -160,14 +172,15 @@ def main() -> int:
         return 1
     directory = cache_directory()
     try:
-        jar_paths(directory)
-    except JarsMissing:
-        print(f"jars: fetching Delta {DELTA_VERSION} for Spark {SPARK_VERSION} into {directory}", flush=True)
-        try:
+        if not _is_whole(directory):
+            print(
+                f"jars: fetching Delta {DELTA_VERSION} for Spark {SPARK_VERSION} into {directory}", flush=True
+            )
             fetch(directory)
-        except JarsMissing as error:
-            print(f"jars: {error}", file=sys.stderr)
-            return 1
+        jars_for_spark(directory)
+    except (JarsMissing, CompileFailed) as error:
+        print(f"jars: {error}", file=sys.stderr)
+        return 1
     return 0
 
 

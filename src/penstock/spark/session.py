@@ -30,11 +30,15 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from penstock.errors import PenstockError
-from penstock.spark.jars import cache_directory, jar_paths
+from penstock.spark.jars import cache_directory, jars_for_spark
+from penstock.spark.log_store import CLASS
 
 LOCAL: Final = "local"
 _LOCAL_PARTITIONS: Final = 4
 _FILE_BYTES: Final = 32 << 20
+_FILE_MANAGER: Final = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
 _START: Final = threading.Lock()
 # Java says this of a module that Spark asks for, in a tone that worries people.
 _JAVA_CHATTER: Final = b"Using incubator modules"
@@ -84,7 +88,7 @@ def open_session(
         # The workers must be this Python: another lacks our packages, or doesn't answer within Spark's 10 s.
         os.environ["PYSPARK_PYTHON"] = sys.executable
         conf = SparkConf(loadDefaults=False)
-        settings = session_conf(master, app_name, jar_paths(cache_directory()))
+        settings = session_conf(master, app_name, jars_for_spark(cache_directory()))
         conf.setAll(list({**settings, **(extra_conf or {})}.items()))
         try:
             if SparkContext._gateway is None:
@@ -113,6 +117,9 @@ def session_conf(master: str, app_name: str, jars: list[Path]) -> dict[str, str]
         "spark.jars": ",".join(map(str, jars)),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.delta.logStore.file.impl": CLASS,
+        # Spark's choice looks at links by starting a process for each.
+        "spark.sql.streaming.checkpointFileManagerClass": _FILE_MANAGER,
         # Shapes flush side by side: FIFO would let one large flush hold up all small ones.
         "spark.scheduler.mode": "FAIR",
         "spark.sql.session.timeZone": "UTC",

@@ -5,7 +5,7 @@
    offset that was read back counts as flushed. On a new timeline LSNs may be lower than they were: it is
    another name. The table's offset is the one under its newest timeline.
 2. Two writers of one name can't mix: whoever commits second, on top of a table that it hasn't read, fails
-   with TableConflict and has changed nothing.
+   with TableConflict and has changed nothing. Our log store (log_store.py) keeps to it on a file system.
 3. Deletion vectors are off: `deltalake`'s `to_pyarrow_table` and `to_pandas` refuse tables that have
    them. With files as small as ours they saved no time either: one row into a million took as long without.
 4. Dates and timestamps have no statistics: `deltalake` fails on those outside the years 1 to 9999, where
@@ -34,6 +34,8 @@ from delta.exceptions import (
     ProtocolChangedException,
 )
 from delta.tables import DeltaMergeBuilder, DeltaTable
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import NumericType, StringType, StructType
@@ -42,6 +44,7 @@ from penstock.errors import PenstockError
 from penstock.spark.apply import DELETE, NetChanges
 from penstock.spark.decode import ACTION, LayoutChanged
 from penstock.spark.decode import Column as TableColumn
+from penstock.spark.log_store import EXPECTED_VERSION, REFUSED
 from penstock.spark.names import quote
 from penstock.spark.session import plain_errors
 
@@ -103,6 +106,19 @@ class Position(NamedTuple):
     offset: int
 
 
+class TableState(NamedTuple):
+    """A version of a table."""
+
+    version: int
+    """-1: there is no table."""
+    position: Position | None
+
+    @property
+    def offset(self) -> int | None:
+        """How far it is."""
+        return None if self.position is None else self.position.offset
+
+
 class ShapeTable:
     """The Delta table at `path`, written under the name `app_id`, through a session of its own.
 
@@ -144,25 +160,29 @@ class ShapeTable:
 
     def read_offset(self) -> int | None:
         """The offset of the last flush or snapshot; None if there is none. Looks into the log each time."""
-        position = self.read_position()
-        return None if position is None else position.offset
+        return self.read_state().offset
 
     def read_position(self) -> Position | None:
-        """The last flush or snapshot under the newest timeline; None if there is none.
+        """The last flush or snapshot under the newest timeline; None if there is none."""
+        return self.read_state().position
+
+    def read_state(self) -> TableState:
+        """The table's newest version and where that is.
 
         Delta writes the offsets into a small file beside each commit. Only where that one is missing does
         this cost a Spark job.
         """
         with plain_errors(self._path):
             snapshot = self._snapshot()
-            if snapshot.version() < 0:
-                return None
+            version = int(snapshot.version())
+            if version < 0:
+                return TableState(version, None)
             checksum = snapshot.checksumOpt()
             known = checksum.get().setTransactions() if checksum.isDefined() else checksum
             transactions = known.get() if known.isDefined() else snapshot.setTransactions()
             found = [transactions.apply(place) for place in range(transactions.size())]
             positions = [self._position(each.appId(), each.version()) for each in found]
-        return max((each for each in positions if each is not None), default=None)
+        return TableState(version, max((each for each in positions if each is not None), default=None))
 
     def lacking(self, columns: Sequence[TableColumn]) -> list[TableColumn]:
         """Those of the columns that the table doesn't have. LayoutChanged if it has one with another type."""
@@ -179,16 +199,21 @@ class ShapeTable:
                 )
         return [column for column in columns if column.name.lower() not in stored]
 
-    def merge(self, net: NetChanges, version: int | None) -> int | None:
+    def merge(self, net: NetChanges, version: int | None, *, made_from: int | None = None) -> int | None:
         """Apply a batch in one commit with the offset `version`; return the offset that the table then has.
 
         A table that is already there, or further, is left as it is. Without a version, the commit leaves the
-        offset as it is. TableConflict if another writer was faster.
+        offset as it is. TableConflict if another writer was faster, also since the table's version
+        `made_from`: what the batch brings may be there already, and the rows that it builds on gone.
         """
-        at = self._own_position()
-        if at is not None and version is not None and at.offset >= version:
-            return at.offset
-        with self._committing(version):
+        state = self._own_state()
+        if state.offset is not None and version is not None and state.offset >= version:
+            return state.offset
+        if made_from not in (None, state.version):
+            raise TableConflict(
+                f"{self._path} went from version {made_from} to {state.version} during a flush"
+            )
+        with self._committing(version, state.version):
             self._merging(net).execute()
         return self._read_back(version)
 
@@ -210,7 +235,7 @@ class ShapeTable:
         OffsetRefused, before any work, if the table is already there or further on this timeline: Delta would
         skip the commit.
         """
-        at = self._own_position()
+        at = self._own_state().position
         if at is not None and at.timeline == self._app_id.timeline and at.offset >= version:
             raise OffsetRefused(
                 f"{self._path} is at offset {at.offset}: a snapshot at {version} would be skipped"
@@ -265,18 +290,20 @@ class ShapeTable:
         timeline = app_id.removeprefix(self._app_id.prefix)
         return Position(int(timeline), version) if timeline != app_id and timeline.isdecimal() else None
 
-    def _own_position(self) -> Position | None:
-        """As `read_position`. A table that a newer timeline has written is not ours any more."""
-        at = self.read_position()
-        if at is not None and at.timeline > self._app_id.timeline:
+    def _own_state(self) -> TableState:
+        """As `read_state`. A table that a newer timeline has written is not ours any more."""
+        state = self.read_state()
+        if state.position is not None and state.position.timeline > self._app_id.timeline:
             raise TableConflict(
-                f"{self._path} follows timeline {at.timeline}, this writer {self._app_id.timeline}: stop it"
+                f"{self._path} follows timeline {state.position.timeline}, this writer "
+                f"{self._app_id.timeline}: stop it"
             )
-        return at
+        return state
 
     @contextmanager
-    def _committing(self, version: int | None) -> Iterator[None]:
+    def _committing(self, version: int | None, made_from: int) -> Iterator[None]:
         """Let the one operation inside commit under our name and this version, if there is one."""
+        self._spark.conf.set(EXPECTED_VERSION, str(made_from))
         if version is not None:
             self._spark.conf.set(_APP_ID, str(self._app_id))
             self._spark.conf.set(_VERSION, str(version))
@@ -284,6 +311,7 @@ class ShapeTable:
             with self._explaining():
                 yield
         finally:
+            self._spark.conf.unset(EXPECTED_VERSION)
             self._spark.conf.unset(_APP_ID)
             self._spark.conf.unset(_VERSION)
 
@@ -295,6 +323,10 @@ class ShapeTable:
             except _CONFLICTS as error:
                 name = type(error).__name__
                 raise TableConflict(f"{self._path}: somebody else committed meanwhile ({name})") from error
+            except (PySparkException, Py4JError) as error:
+                if REFUSED in str(error):
+                    raise TableConflict(f"{self._path}: somebody else committed just before") from error
+                raise
 
     def _read_back(self, version: int | None) -> int | None:
         at = self.read_position()

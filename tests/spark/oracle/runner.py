@@ -116,8 +116,7 @@ class RoundRunner:
     def _service(self, over: dict[str, str]) -> Iterator[ShapesProcess]:
         with self._site.shapes(STALL_S=_STALL_S, **over) as service:
             yield service
-            if service.running:
-                service.kill9_all()
+            service.kill9()
 
     def _play(self) -> None:
         parts = _PARTS_OF_A_LIFE * len(self._round.lives) + 1

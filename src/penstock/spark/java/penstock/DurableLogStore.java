@@ -1,0 +1,150 @@
+package penstock;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import io.delta.storage.HadoopFileSystemLogStore;
+import java.io.BufferedWriter;
+import java.io.File;
+import java.io.FileOutputStream;
+import java.io.IOException;
+import java.io.OutputStreamWriter;
+import java.net.URI;
+import java.nio.channels.FileChannel;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.CopyOption;
+import java.nio.file.Files;
+import java.nio.file.OpenOption;
+import java.nio.file.StandardCopyOption;
+import java.nio.file.StandardOpenOption;
+import java.util.HashSet;
+import java.util.Iterator;
+import java.util.Set;
+import java.util.UUID;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.Path;
+
+/**
+ * Commits to Delta tables on a file system of this machine. Delta's own store for it looks whether the commit's
+ * file is there and then renames over it, so a writer that was frozen in between overwrites the commit of
+ * another; and it leaves it to the kernel when anything reaches the disk.
+ *
+ * 1. The data files that a commit adds are on disk before the commit is.
+ * 2. A commit appears whole, by a hard link, which can't replace another. It is on disk when `write` returns.
+ * 3. A commit that was made from another version than its writer expects (EXPECTED) is refused.
+ *
+ * Compiled by Janino, which Spark brings along and which knows no lambdas and erases type parameters.
+ */
+public class DurableLogStore extends HadoopFileSystemLogStore {
+    /** The setting of a session that names the version from which its next commit must be made. */
+    public static final String EXPECTED = "penstock.expectedReadVersion";
+
+    private static final ObjectMapper JSON = new ObjectMapper();
+    private static final String FIRST_COMMIT = "00000000000000000000.json";
+    private static final String LAST_CHECKPOINT = "_last_checkpoint";
+
+    public DurableLogStore(Configuration hadoopConf) {
+        super(hadoopConf);
+    }
+
+    public void write(Path path, Iterator<String> actions, Boolean overwrite, Configuration hadoopConf)
+            throws IOException {
+        File target = new File(path.toUri().getPath());
+        File directory = target.getParentFile();
+        File table = directory.getParentFile();
+        File temporary = new File(directory, "." + target.getName() + "." + UUID.randomUUID() + ".tmp");
+        try {
+            writeActions(temporary, actions, table, hadoopConf.get(EXPECTED));
+            if (target.getName().equals(LAST_CHECKPOINT)) {
+                syncCheckpoint(directory, temporary);
+            }
+            if (overwrite.booleanValue()) {
+                // What Hadoop may have written beside the former file would not fit the new one.
+                Files.deleteIfExists(new File(directory, "." + target.getName() + ".crc").toPath());
+                Files.move(temporary.toPath(), target.toPath(), new CopyOption[] {
+                    StandardCopyOption.ATOMIC_MOVE, StandardCopyOption.REPLACE_EXISTING});
+            } else {
+                Files.createLink(target.toPath(), temporary.toPath());
+            }
+        } finally {
+            Files.deleteIfExists(temporary.toPath());
+        }
+        sync(directory);
+        if (target.getName().equals(FIRST_COMMIT)) {
+            sync(table);
+            sync(table.getParentFile());
+        }
+    }
+
+    public Boolean isPartialWriteVisible(Path path, Configuration hadoopConf) {
+        return Boolean.FALSE;
+    }
+
+    private static void writeActions(File file, Iterator<String> actions, File table, String expected)
+            throws IOException {
+        Set<File> directories = new HashSet<File>();
+        FileOutputStream stream = new FileOutputStream(file);
+        try {
+            BufferedWriter writer =
+                new BufferedWriter(new OutputStreamWriter(stream, StandardCharsets.UTF_8));
+            while (actions.hasNext()) {
+                String line = (String) actions.next();
+                examine(line, table, expected, directories);
+                writer.write(line);
+                writer.write('\n');
+            }
+            writer.flush();
+            stream.getFD().sync();
+        } finally {
+            stream.close();
+        }
+        for (Iterator<File> each = directories.iterator(); each.hasNext();) {
+            sync((File) each.next());
+        }
+    }
+
+    private static void examine(String line, File table, String expected, Set<File> directories)
+            throws IOException {
+        if (line.startsWith("{\"add\":") || line.startsWith("{\"cdc\":")) {
+            JsonNode added = (JsonNode) JSON.readTree(line).elements().next();
+            File file = located(table, added.get("path").asText());
+            sync(file);
+            File checksum = new File(file.getParentFile(), "." + file.getName() + ".crc");
+            if (checksum.exists()) {
+                sync(checksum);
+            }
+            directories.add(file.getParentFile());
+        } else if (expected != null && line.startsWith("{\"commitInfo\":")) {
+            JsonNode from = JSON.readTree(line).get("commitInfo").get("readVersion");
+            if (from == null || !from.asText().equals(expected)) {
+                throw new IOException(
+                    "penstock: a commit from version " + from + " is refused, " + expected + " is expected");
+            }
+        }
+    }
+
+    private static File located(File table, String path) throws IOException {
+        Path named = new Path(URI.create(path));
+        return named.isAbsolute() ? new File(named.toUri().getPath()) : new File(table, named.toUri().getPath());
+    }
+
+    private static void syncCheckpoint(File directory, File pointer) throws IOException {
+        long version = JSON.readTree(pointer).get("version").asLong();
+        String prefix = String.format("%020d.checkpoint", new Object[] {Long.valueOf(version)});
+        File[] files = directory.listFiles();
+        for (int place = 0; place < files.length; place++) {
+            if (files[place].getName().startsWith(prefix) || files[place].getName().startsWith("." + prefix)) {
+                sync(files[place]);
+            }
+        }
+    }
+
+    private static void sync(File file) throws IOException {
+        FileChannel channel =
+            FileChannel.open(file.toPath(), new OpenOption[] {StandardOpenOption.READ});
+        try {
+            channel.force(true);
+        } finally {
+            channel.close();
+        }
+    }
+}

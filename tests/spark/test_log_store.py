@@ -1,0 +1,184 @@
+"""Commits on a file system: whole, never over another one, and only with their data."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from penstock.spark import log_store
+from penstock.spark.apply import NetChanges, fold, survey
+from penstock.spark.log_store import EXPECTED_VERSION, CompileFailed, log_store_jar
+from penstock.spark.session import shape_session
+from penstock.spark.table import AppId, ShapeTable, TableConflict
+from tests.spark.batches import COLUMNS, KEY, Change, contents, frame, table_frame
+from tests.spark.conftest import Started
+
+ROWS = {1: ("a1", "b1"), 2: ("a2", "b2")}
+WRITERS = 8
+
+
+class Store:
+    """The log store itself, on the log of a table that is nothing but a directory."""
+
+    def __init__(self, spark: SparkSession, table: Path) -> None:
+        self.log = table / "_delta_log"
+        self.log.mkdir(parents=True)
+        jvm: Any = spark._jvm
+        self._jvm = jvm
+        self.conf = jvm.org.apache.hadoop.conf.Configuration()
+        self._store = jvm.penstock.DurableLogStore(self.conf)
+
+    def write(self, name: str, *actions: dict[str, Any], overwrite: bool = False) -> None:
+        lines = self._jvm.java.util.ArrayList()
+        for action in actions:
+            lines.add(json.dumps(action, separators=(",", ":")))
+        path = self._jvm.org.apache.hadoop.fs.Path(f"file:{self.log / name}")
+        self._store.write(path, lines.iterator(), overwrite, self.conf)
+
+    def files(self) -> dict[str, str]:
+        return {path.name: path.read_text() for path in self.log.iterdir()}
+
+
+@pytest.fixture
+def store(started: Started, tmp_path: Path) -> Store:
+    return Store(started.spark, tmp_path / "a table")
+
+
+def refused(kind: str) -> Any:
+    return pytest.raises(Py4JJavaError, match=kind)
+
+
+def test_one_of_many_writers_makes_the_commit(store: Store) -> None:
+    for version in range(20):
+        name, ready = f"{version:020}.json", threading.Barrier(WRITERS)
+
+        def commit(writer: int, name: str = name, ready: threading.Barrier = ready) -> int | str:
+            ready.wait()
+            try:
+                store.write(name, {"txn": writer})
+            except Py4JJavaError as error:
+                return str(error.java_exception).partition(":")[0]
+            return writer
+
+        with ThreadPoolExecutor(WRITERS) as pool:
+            outcomes = list(pool.map(commit, range(WRITERS)))
+        assert outcomes.count("java.nio.file.FileAlreadyExistsException") == WRITERS - 1
+        assert json.loads(store.files()[name])["txn"] in outcomes
+    assert len(store.files()) == 20, "nothing else is left"
+
+
+def test_a_commit_without_its_data_is_none(store: Store) -> None:
+    with refused("NoSuchFileException"):
+        store.write("00000000000000000000.json", {"add": {"path": "part-0.parquet"}})
+    assert store.files() == {}
+
+
+@pytest.mark.parametrize(
+    "path", ["part%200%25.parquet", "under/part%200%25.parquet", "file:{}/part%200%25.parquet"]
+)
+def test_data_is_found_by_its_encoded_path(store: Store, path: str) -> None:
+    table = store.log.parent
+    (table / "under").mkdir()
+    for directory in (table, table / "under"):
+        (directory / "part 0%.parquet").touch()
+    absolute = str(table).replace(" ", "%20")
+    store.write("00000000000000000000.json", {"add": {"path": path.format(absolute)}})
+    assert len(store.files()) == 1
+
+
+def test_what_may_be_replaced_is_replaced_whole(store: Store) -> None:
+    store.write("_last_checkpoint", {"version": 1}, overwrite=True)
+    (store.log / "._last_checkpoint.crc").write_text("of the former file")
+    store.write("_last_checkpoint", {"version": 2}, overwrite=True)
+    assert store.files() == {"_last_checkpoint": '{"version":2}\n'}
+
+
+def test_a_commit_from_another_version_than_expected_is_refused(store: Store) -> None:
+    store.conf.set(EXPECTED_VERSION, "6")
+    for other in ({"readVersion": 7}, {}):
+        with refused("penstock: a commit from version"):
+            store.write("00000000000000000008.json", {"commitInfo": other})
+    assert store.files() == {}
+    store.write("00000000000000000007.json", {"commitInfo": {"readVersion": 6}})
+    assert len(store.files()) == 1
+
+
+@pytest.fixture
+def open_table(started: Started, tmp_path: Path) -> Callable[[], ShapeTable]:
+    return lambda: ShapeTable(shape_session(started.spark), str(tmp_path / "table"), AppId("1", "shape", 1))
+
+
+def net(spark: SparkSession, table: ShapeTable, *changes: Change) -> NetChanges:
+    batch = frame(spark, changes)
+    return fold(batch, survey(batch, KEY), KEY, COLUMNS, table.rows())
+
+
+@pytest.fixture
+def table(spark: SparkSession, open_table: Callable[[], ShapeTable]) -> ShapeTable:
+    table = open_table()
+    table.overwrite_from(table_frame(spark, ROWS), 100, KEY)
+    return table
+
+
+def test_a_writer_frozen_just_before_its_merge_changes_nothing(
+    spark: SparkSession,
+    table: ShapeTable,
+    open_table: Callable[[], ShapeTable],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    frozen, merging = open_table(), ShapeTable._merging
+
+    def after_another(self: ShapeTable, changes: NetChanges) -> Any:
+        monkeypatch.undo()
+        assert table.merge(net(spark, table, Change("insert", 9, "leader", "l")), 250) == 250
+        return merging(self, changes)
+
+    mine = net(spark, table, Change("delete", 1))
+    monkeypatch.setattr(ShapeTable, "_merging", after_another)
+    with pytest.raises(TableConflict, match="somebody else committed just before"):
+        frozen.merge(mine, 300)
+    assert contents(table.rows()) == ROWS | {9: ("leader", "l")}
+    assert frozen.read_offset() == 250
+
+
+def test_a_batch_that_was_made_from_an_older_version_is_refused(
+    spark: SparkSession, table: ShapeTable
+) -> None:
+    before = table.read_state()
+    mine = net(spark, table, Change("delete", 1))
+    table.merge(net(spark, table, Change("delete", 2)), 200)
+    with pytest.raises(TableConflict, match="went from version 0 to 1 during a flush"):
+        table.merge(mine, 300, made_from=before.version)
+    assert table.merge(mine, 200, made_from=before.version) == 200, "what is there already is no conflict"
+
+
+def test_what_a_power_cut_leaves_of_a_checksum_does_no_harm(
+    started: Started, table: ShapeTable, tmp_path: Path
+) -> None:
+    """Delta writes it behind the commit, and nobody waits until it is on disk."""
+    copy = shutil.copytree(tmp_path / "table", tmp_path / "copy")
+    for path in (copy / "_delta_log").glob("*.crc"):
+        path.write_bytes(b"")
+    after = ShapeTable(shape_session(started.spark), str(copy), AppId("1", "shape", 1))
+    assert after.read_offset() == 100
+    assert contents(after.rows()) == ROWS
+
+
+def test_a_source_that_does_not_compile_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = tmp_path / "DurableLogStore.java"
+    broken.write_text("package penstock; public class DurableLogStore { int x = ; }")
+    monkeypatch.setattr(log_store, "_SOURCE", broken)
+    classpath = list(Path(pyspark.__file__).parent.glob("jars/*.jar"))
+    with pytest.raises(CompileFailed, match=r"can't compile DurableLogStore\.java:\n.*Line 1, "):
+        log_store_jar(tmp_path, classpath)
+    assert [path.name for path in tmp_path.iterdir()] == [broken.name]
