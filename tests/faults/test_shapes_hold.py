@@ -43,10 +43,7 @@ def site(postgres: PrivatePostgres, database: str, tmp_path: Path) -> ShapesSite
 
 def shape_metric(process: ShapesProcess, name: str, shape: str) -> float:
     """The value of a metric of a shape."""
-    for line in process.get("/metrics").text.splitlines():
-        if line.startswith(f'{name}{{shape="{shape}"}} '):
-            return float(line.split()[-1])
-    raise AssertionError(f"no metric {name} of {shape}")
+    return process.metrics()[f'{name}{{shape="{shape}"}}']
 
 
 class SlotWatch:
@@ -246,7 +243,7 @@ def kill_and_take_over(bank: Bank, leader: ShapesProcess, standby: ShapesProcess
     flushes_more(bank.site, leader, 1)
     before = len(standby.events("lock_acquired"))
     killed_at = time.time()
-    leader.kill9_all()
+    leader.kill9()
     took = standby.wait_for_log("lock_acquired", LONG_S, count=before + 1)
     assert logged_at(took) - killed_at <= RETRY_S + 1
     flushes_more(bank.site, standby, 1)

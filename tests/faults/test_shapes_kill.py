@@ -54,7 +54,7 @@ def test_tables_are_exact_after_kills_at_the_worst_places(
                 process.wait_for_log("streaming", LONG_S)
                 flushes_more(site, process, rng.randint(1, 4))
                 time.sleep(rng.uniform(0, 0.5))
-                process.kill9_all()
+                process.kill9()
             bank.assert_slot_holds_what_is_missing()
     with site.shapes() as process:
         bank.wait_exact(process)

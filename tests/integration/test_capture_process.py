@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.local.penstock_process import ProcessFailed
 from tests.servers.capture_process import CaptureProcess
 
 STAND_IN = """
@@ -21,7 +22,8 @@ class Ops(http.server.BaseHTTPRequestHandler):
 server = http.server.HTTPServer(("127.0.0.1", int(os.environ["OPS_PORT"])), Ops)
 threading.Thread(target=server.serve_forever, daemon=True).start()
 signal.signal(signal.SIGTERM, lambda *_: os._exit(3))
-print(json.dumps({"event": "started", "variables": sorted(os.environ)}), flush=True)
+ops = f"http://127.0.0.1:{server.server_port}"
+print(json.dumps({"event": "started", "ops": ops, "variables": sorted(os.environ)}), flush=True)
 print("not structured", flush=True)
 number = 0
 while True:
@@ -39,7 +41,7 @@ def process() -> Iterator[CaptureProcess]:
 
 def test_runs_with_a_clean_environment_and_tells_its_events(process: CaptureProcess) -> None:
     started = process.wait_for_log("started")
-    allowed = {"PATH", "HOME", "PYTHONPATH", "OPS_PORT", "SETTING", "LANG", "LC_CTYPE"}
+    allowed = {"PATH", "HOME", "JAVA_HOME", "PYTHONPATH", "OPS_PORT", "SETTING", "LANG", "LC_CTYPE"}
     assert {"SETTING", "OPS_PORT"} <= set(started["variables"]) <= allowed
     assert process.wait_for_log("beat", count=3)["number"] == 3
     assert process.wait_for_log("beat", where=lambda line: line["number"] > 4)["number"] == 5
@@ -65,7 +67,7 @@ def test_stops_or_dies(process: CaptureProcess) -> None:
     process.wait_for_log("started")
     process.stop()
     assert process.wait() == 3
-    with pytest.raises(AssertionError, match=r"ended \(3\) before logging 'never'"):
+    with pytest.raises(ProcessFailed, match=r"ended \(3\) before logging 'never'"):
         process.wait_for_log("never")
 
 

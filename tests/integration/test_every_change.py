@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -197,12 +196,12 @@ def test_a_large_transaction_streams_through_bounded_memory(site: CaptureSite) -
     budget = {"INFLIGHT_MAX_BYTES": BUDGET_BYTES, "INFLIGHT_MAX_MESSAGES": 10 * BIG_ROWS}
     with site.capture(**budget, KINESIS_BATCH_MAX_RECORDS=500) as capture:
         capture.wait_for_log("streaming")
-        before = peak_memory(capture)
+        before = capture.peak_rss_bytes()
         with frozen(site.kinesis):
             write_large_transaction_among_small_ones(site)
             held = wait_until(lambda: inflight_bytes(capture, at_least=REQUEST_BYTES), "a full request waits")
         site.wait_until_confirmed(timeout=90)
-        growth = peak_memory(capture) - before
+        growth = capture.peak_rss_bytes() - before
 
     assert held <= BUDGET_BYTES
     assert growth < ALLOWED_GROWTH_BYTES
@@ -230,11 +229,6 @@ def write_large_transaction_among_small_ones(site: CaptureSite) -> None:
 def inflight_bytes(capture: CaptureProcess, *, at_least: float) -> float | None:
     now = metric(capture, "penstock_inflight_bytes")
     return now if now >= at_least else None
-
-
-def peak_memory(process: CaptureProcess) -> int:
-    status = Path(f"/proc/{process.pid}/status").read_text()
-    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 
 @contextmanager

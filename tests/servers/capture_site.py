@@ -132,10 +132,7 @@ def readiness(capture: CaptureProcess) -> dict[str, Any]:
 
 def metric(capture: CaptureProcess, name: str) -> float:
     """The value of a metric without labels."""
-    for line in capture.get("/metrics").text.splitlines():
-        if line.startswith(f"{name} "):
-            return float(line.split()[1])
-    raise AssertionError(f"no metric {name}")
+    return capture.metrics()[name]
 
 
 def logged_at(event: dict[str, Any]) -> float:

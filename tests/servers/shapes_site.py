@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -13,6 +12,7 @@ from typing import Any
 
 from deltalake import DeltaTable
 
+from penstock.local.penstock_process import PENSTOCK
 from penstock.local.postgres import PrivatePostgres
 from penstock.lsn import parse_lsn
 from tests.servers.capture_process import CaptureProcess
@@ -32,12 +32,7 @@ _SPARK = (
 
 
 class ShapesProcess(CaptureProcess):
-    """`penstock shapes` and the Java that it starts."""
-
-    def kill9_all(self) -> None:
-        """End it and its Java at the same moment, as a power cut would."""
-        os.killpg(self.pid, signal.SIGKILL)
-        self.wait()
+    """`penstock shapes` and the Java that it starts. `kill9` ends both at once, as a power cut would."""
 
     def close(self) -> None:
         """See CaptureProcess. A frozen Java would not notice that its Python is gone."""
@@ -82,7 +77,7 @@ class ShapesSite:
         return ShapesProcess(
             env,
             ("shapes", "--config", str(self.file), *_SPARK, *args),
-            program=(*before, sys.executable, "-m", "penstock"),
+            program=(*before, *PENSTOCK),
         )
 
     def verify(self, *args: str) -> ShapesProcess:

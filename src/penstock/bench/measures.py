@@ -15,15 +15,20 @@ from typing import Final, NamedTuple
 import psycopg
 
 from penstock.bench.backlog import INSERT_ROWS, create_orders, read_with_pg_recvlogical, write_backlog
-from penstock.bench.capture_run import BenchFailed, CaptureRun
+from penstock.bench.capture_run import CaptureRun
 from penstock.bench.responder import Responder
 from penstock.bench.table import Row
 from penstock.capture.ack import AckTracker
+from penstock.errors import PenstockError
 from penstock.local.postgres import PrivatePostgres
 
 _INSERT: Final = "INSERT INTO orders VALUES (%s, 1, 'open', 1.25, 'latency')"
 
 Say = Callable[[str], None]
+
+
+class BenchFailed(PenstockError):
+    """A measurement could not be made."""
 
 
 def throughput(postgres: PrivatePostgres, say: Say, *, changes: int, rounds: int) -> tuple[list[Row], float]:

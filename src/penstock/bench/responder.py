@@ -9,12 +9,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import subprocess
 import sys
 import time
 import urllib.request
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, get_args
 
@@ -125,16 +123,6 @@ class Responder:
         with urllib.request.urlopen(f"{self.url}/report") as answer:  # noqa: S310 - our own child
             report: dict[str, Any] = json.load(answer)
         return report
-
-    def cpu_seconds(self) -> float:
-        """CPU time that the responder has used."""
-        return process_cpu_seconds(self._process.pid)
-
-
-def process_cpu_seconds(pid: int) -> float:
-    """User and system time of a process."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 if __name__ == "__main__":

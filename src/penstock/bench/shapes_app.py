@@ -34,6 +34,7 @@ def bench_shapes(*, changes: int, rows: int, rounds: int, commits: int, markdown
                 postgres,
                 database,
                 directory / f"latency-{shapes}",
+                rows=rows,
                 shapes=shapes,
                 commits=commits,
                 limit_s=limit_s,

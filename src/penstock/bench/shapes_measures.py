@@ -85,7 +85,14 @@ def _copy_with_psql(postgres: PrivatePostgres, database: str) -> float:
 
 
 def latency(
-    postgres: PrivatePostgres, database: str, directory: Path, *, shapes: int, commits: int, limit_s: float
+    postgres: PrivatePostgres,
+    database: str,
+    directory: Path,
+    *,
+    rows: int,
+    shapes: int,
+    commits: int,
+    limit_s: float,
 ) -> list[Row]:
     """Commit to visible in Delta, one-row transactions, as the running service does it; then at rest."""
     directory.mkdir()
@@ -103,12 +110,12 @@ def latency(
         say(f"{commits} one-row transactions into {shapes} shapes")
         waits, read = [], []
         for number in range(commits + 3):
-            seconds, bytes_read = _one_row(run, session, names, number)
+            seconds, bytes_read = _one_row(run, session, names, number * 7919 % rows + 1)
             # The first few warm up Java.
             if number >= 3:
                 waits += seconds
                 read.append(bytes_read / shapes)
-        rows = [
+        found = [
             _limit(
                 f"one row, commit to visible, {_shapes(shapes)}, p50",
                 statistics.median(waits),
@@ -118,16 +125,16 @@ def latency(
             Row(f"the same, longest of {len(waits)}", f"{max(waits):.2f} s", "", None),
             _read_row(statistics.median(read) / table_bytes, shapes),
         ]
-        return [*rows, _idle(run, shapes)]
+        return [*found, _idle(run, shapes)]
 
 
 def _one_row(
-    run: ShapesRun, session: psycopg.Connection, names: list[str], number: int
+    run: ShapesRun, session: psycopg.Connection, names: list[str], row: int
 ) -> tuple[list[float], int]:
     """How long a change takes to each of the tables, and what was read meanwhile."""
     before = {name: run.commits(name) for name in names}
     read_before = run.bytes_read()
-    session.execute("UPDATE orders SET amount = amount + 1 WHERE id = %s", (number * 7919 + 1,))
+    session.execute("UPDATE orders SET amount = amount + 1 WHERE id = %s", (row,))
     committed_at = time.perf_counter()
     waits: dict[str, float] = {}
 
@@ -137,7 +144,7 @@ def _one_row(
                 waits[name] = time.perf_counter() - committed_at
         return len(waits) == len(names)
 
-    run.wait_until(all_are_there, "a commit in each table")
+    run.wait_closely(all_are_there, "a commit in each table")
     return list(waits.values()), run.bytes_read() - read_before
 
 

@@ -28,7 +28,7 @@ _SETTINGS: Final = {
     "STANDBY_RETRY_INTERVAL_S": str(RETRY_S),
     "LEADER_TIMEOUT_S": "5",
 }
-_RECORDS_METRIC: Final = "penstock_sink_records_total "
+_RECORDS_METRIC: Final = "penstock_sink_records_total"
 
 
 @dataclass(frozen=True, slots=True)

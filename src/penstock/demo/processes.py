@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import urllib.error
-import urllib.request
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-import penstock
+from penstock.local.penstock_process import PenstockProcess
 
 _ASK_S: Final = 1.0
-# A proxy of the developer's must not stand between us and our own children.
-_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class Answers(NamedTuple):
@@ -30,11 +22,10 @@ class Answers(NamedTuple):
     """Records accepted by Kinesis, or rows applied to tables."""
 
 
-class Program:
-    """One `penstock` command with an environment of its own and its log in a file.
+class Program(PenstockProcess):
+    """One `penstock` command with a name, and its log under that name in `directory`.
 
-    It runs in `directory`, where no `.env` of the developer is found, and in a session of its own, where
-    Ctrl-C doesn't reach it. What it starts itself (Java, for Spark) is in its process group and ends with it.
+    It runs there too, where no `.env` of the developer is found.
     """
 
     def __init__(
@@ -50,69 +41,32 @@ class Program:
         self.name = name
         self.killed = False
         self._told_to_end = False
-        self._log = directory / f"{name.replace(' ', '-')}.log"
-        with self._log.open("wb") as log, (output or self._log).open("ab") as printed:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "penstock", *arguments],
-                cwd=directory,
-                env={
-                    "PATH": os.environ.get("PATH", os.defpath),
-                    "HOME": str(directory),
-                    "PYTHONPATH": str(Path(penstock.__file__).parents[1]),
-                    "OPS_PORT": "0",
-                    **env,
-                },
-                stdin=subprocess.DEVNULL,
-                stdout=log if output is None else printed,
-                stderr=log,
-                start_new_session=True,
-            )
-        # A service waits for its servers for ever: it must not outlive a demo that is killed itself.
-        self._guard = subprocess.Popen(
-            ["/bin/sh", "-c", 'read -r _ || kill -9 -- "-$1"', "sh", str(self.pid)],
-            stdin=subprocess.PIPE,
-            start_new_session=True,
+        super().__init__(
+            arguments,
+            {"HOME": str(directory), **env},
+            directory=directory,
+            log=directory / f"{name.replace(' ', '-')}.log",
+            output=output,
         )
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._process.pid
-
-    @property
-    def exit_code(self) -> int | None:
-        """None while it runs."""
-        return self._process.poll()
 
     @property
     def died(self) -> bool:
         """Whether it ended by itself."""
-        return self.exit_code is not None and not self._told_to_end
+        return not self.running and not self._told_to_end
 
     def log_tail(self, lines: int = 15) -> str:
         """The end of its log, under a heading."""
-        tail = self._log.read_text(errors="replace").splitlines()[-lines:]
-        return "\n".join([f"the log of {self.name} ends with:", *tail])
+        return f"the log of {self.name} ends with:\n{super().log_tail(lines)}"
 
     def kill9(self) -> None:
         """End it, and whatever it started, without any warning."""
         self.killed = self._told_to_end = True
-        self._kill_group()
+        super().kill9()
 
-    def terminate(self) -> None:
+    def stop(self) -> None:
         """Ask it to drain and end (SIGTERM)."""
         self._told_to_end = True
-        self._process.send_signal(signal.SIGTERM)
-
-    def close(self) -> None:
-        """Whatever it does, it ends here."""
-        self._kill_group()
-        self._guard.communicate(b"\n")
-
-    def _kill_group(self) -> None:
-        if self._process.poll() is None:
-            os.killpg(self.pid, signal.SIGKILL)
-            self._process.wait()
+        super().stop()
 
 
 class Service(Program):
@@ -128,16 +82,10 @@ class Service(Program):
         slot: str,
         counter: str,
     ) -> None:
-        """`counter`: the metric that says how much was done."""
+        """`counter`: how the metrics begin that say how much was done."""
         super().__init__(name, arguments, {**env, "REPLICATION_SLOT": slot}, directory)
         self.slot = slot
         self._counter = counter
-
-    def events(self, name: str) -> list[dict[str, Any]]:
-        """Its structured log lines of one event so far."""
-        lines = self._log.read_bytes().split(b"\n")[:-1]  # what follows the last newline is being written
-        parsed = (json.loads(line) for line in lines if line.startswith(b'{"'))
-        return [event for event in parsed if event.get("event") == name]
 
     def led_since(self, moment: float) -> float | None:
         """When it began to stream, in seconds since the epoch, if that was after `moment`."""
@@ -146,23 +94,12 @@ class Service(Program):
 
     def ask(self) -> Answers | None:
         """Its phase from /readyz and its counter from /metrics; None if it is silent."""
-        started = self.events("started")
-        if not started or self.exit_code is not None:
+        if not self.running:
             return None
         try:
-            phase = json.loads(_get(f"{started[0]['ops']}/readyz"))["phase"]
-            metrics = _get(f"{started[0]['ops']}/metrics").decode().splitlines()
+            # An unready process answers 503, and says its phase all the same.
+            phase = json.loads(self.get("/readyz", _ASK_S).text)["phase"]
+            metrics = self.metrics(_ASK_S)
         except (OSError, HTTPException):
             return None
-        counts = [line.rpartition(" ")[2] for line in metrics if line.startswith(self._counter)]
-        return Answers(phase, int(sum(map(float, counts))))
-
-
-def _get(url: str) -> bytes:
-    """The body, of an error too: an unready process answers 503 and says why."""
-    try:
-        with _OPENER.open(url, timeout=_ASK_S) as answer:
-            return bytes(answer.read())
-    except urllib.error.HTTPError as refused:
-        with refused:
-            return refused.read()
+        return Answers(phase, int(sum(metrics[name] for name in metrics if name.startswith(self._counter))))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -151,10 +150,8 @@ class ShapesAct:
         return ["--config", str(self._config), "--master", "local[2]", *words]
 
     def _env(self) -> dict[str, str]:
-        java = {"JAVA_HOME": os.environ["JAVA_HOME"]} if "JAVA_HOME" in os.environ else {}
         return {
             **self._stage.postgres.env(shop.DATABASE),
-            **java,
             "SPARK_LOCAL_DIRS": str(self._stage.directory),
             "TMPDIR": str(self._stage.directory),
             "XDG_CACHE_HOME": str(_cache()),

@@ -61,7 +61,7 @@ class Watch:
 
     def stop(self, service: Service) -> None:
         """Tell a service to end; it must do so by itself, and well."""
-        service.terminate()
+        service.stop()
         if self.wait_for_end(service) != 0:
             raise died(service)
 

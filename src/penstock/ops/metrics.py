@@ -1,68 +1,40 @@
-"""Every metric and its name."""
+"""Every metric of `penstock capture`, and its name."""
 
 from __future__ import annotations
 
 from collections import Counter as Tally
 from collections.abc import Iterable, Sequence
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    disable_created_metrics,
-    generate_latest,
-)
-from prometheus_client.process_collector import ProcessCollector
+from prometheus_client import Histogram
 
 from penstock.capture.event import ChangeEvent
 from penstock.kinesis.batcher import Stay
-from penstock.ops.health import Phase
-from penstock.ops.slot_metrics import SlotMetrics
+from penstock.ops.service_metrics import ServiceMetrics
 from penstock.ops.wait_histogram import WaitHistogram
 
 _LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 
-class CaptureMetrics:
+class CaptureMetrics(ServiceMetrics):
     """What `penstock capture` counts and measures."""
 
     def __init__(self) -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call]
-        self.registry = registry = CollectorRegistry()
-        ProcessCollector(registry=registry)
-
-        def counter(name: str, what: str, labels: Sequence[str] = ()) -> Counter:
-            return Counter(f"penstock_{name}", what, labels, registry=registry)
-
-        def gauge(name: str, what: str, labels: Sequence[str] = ()) -> Gauge:
-            return Gauge(f"penstock_{name}", what, labels, registry=registry)
+        super().__init__()
+        counter, gauge = self._counter, self._gauge
 
         def histogram(name: str, what: str) -> Histogram:
-            return Histogram(f"penstock_{name}", what, buckets=_LATENCY_BUCKETS, registry=registry)
+            return Histogram(f"penstock_{name}", what, buckets=_LATENCY_BUCKETS, registry=self.registry)
 
         def waits(name: str, what: str) -> WaitHistogram:
-            return WaitHistogram(f"penstock_{name}", what, buckets=_LATENCY_BUCKETS, registry=registry)
+            return WaitHistogram(f"penstock_{name}", what, buckets=_LATENCY_BUCKETS, registry=self.registry)
 
-        self._phase = gauge("phase", "1 for the phase that the process is in", ["phase"])
-        self.leaderships = counter("leaderships", "times this process became leader")
-
-        self.slot_creations = counter("slot_creations", "times the replication slot had to be created")
         self.gaps = counter("gaps", "times changes are known to be missing from the stream")
-        self.slot = SlotMetrics(registry)
 
         self.changes = counter("stream_changes", "row changes read")
         self.transactions = counter("stream_transactions", "committed transactions read")
         self.messages = counter("stream_messages", "logical messages read, which are not published")
         self.stream_bytes = counter("stream_bytes", "bytes of records made from frames")
-        self.line_age_seconds = gauge("stream_line_age_seconds", "age of the last sign of leadership")
-        self.received_lsn = gauge("stream_received_lsn", "the highest LSN heard of")
-        self.dropped_by_server = counter(
-            "stream_dropped_by_server",
-            "updates and deletes that wal2json left out for want of a replica identity",
-        )
 
-        self.frontier_lsn = gauge("frontier_lsn", "everything at or below it is durable")
         self.pending = gauge("ack_pending", "entries between the frontier and the newest frame")
         self.queue_events = gauge("queue_events", "events that wait in the queue")
         self.inflight_bytes = gauge("inflight_bytes", "bytes read and not yet durable")
@@ -83,11 +55,6 @@ class CaptureMetrics:
         self.blocked = counter("undeliverable_blocked", "records that can't be delivered and block")
         self.quarantined = counter("undeliverable_quarantined", "records stored in quarantine")
 
-    def set_phase(self, phase: Phase) -> None:
-        """The process is in this phase and in no other."""
-        for each in Phase:
-            self._phase.labels(each.value).set(each is phase)
-
     def count_stays(self, stays: Iterable[Stay]) -> None:
         """These records have left the batcher."""
         for stay in stays:
@@ -103,7 +70,3 @@ class CaptureMetrics:
         """An error code, or None, for each record of a request."""
         for code, times in Tally(code for code in codes if code is not None).items():
             self.record_errors.labels(code).inc(times)
-
-    def exposition(self) -> bytes:
-        """The text for Prometheus."""
-        return generate_latest(self.registry)
