@@ -22,7 +22,7 @@ def bench_capture(
         measured, rate = measures.throughput(postgres, say, changes=changes, rounds=rounds)
         rows += measured
         rows += measures.idle_latency(postgres, say, commits=300)
-        rows += loaded_wait(postgres, say, rate=rate / 2, seconds=10)
+        rows += loaded_wait(say, rate=rate / 2, seconds=10)
         rows += measures.ack_tracker(say)
         rows += measures.at_rest(postgres, say, seconds=20)
         if outage_minutes:

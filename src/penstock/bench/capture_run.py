@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Final, Self
@@ -59,6 +60,11 @@ class CaptureRun(PenstockProcess):
     def peak_rss_mb(self) -> float:
         """The highest resident memory so far."""
         return self.peak_rss_bytes() / _MEBIBYTE
+
+    def move_to(self, core: int) -> None:
+        """Let it run on this core only; threads that it starts later too."""
+        for thread in os.listdir(f"/proc/{self.pid}/task"):
+            os.sched_setaffinity(int(thread), {core})
 
     def core_wait_seconds(self) -> float:
         """How long the main thread, the event loop's, has been ready to run without getting a core."""

@@ -9,8 +9,10 @@ import argparse
 import base64
 import datetime
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Final, NamedTuple
@@ -64,18 +66,35 @@ class Load(NamedTuple):
         return min(bound for bound, count in buckets.items() if count >= enough) * 1e3
 
 
-def loaded_wait(
-    postgres: PrivatePostgres, say: Callable[[str], None], *, rate: float, seconds: float
-) -> list[Row]:
-    """Run at this rate and tell what is whose."""
-    say(f"{rate:,.0f} changes/s for {seconds:.0f} s")
-    load = _run(postgres, rate=rate, seconds=seconds)
+def loaded_wait(say: Callable[[str], None], *, rate: float, seconds: float) -> list[Row]:
+    """Run at this rate and tell what is whose; twice, since who waits for a core waits everywhere.
+
+    Postgres, the writer and the responder are on other machines, usually. First capture has a core of its
+    own, which is the batcher's measure; then all share all cores.
+    """
+    say(f"{rate:,.0f} changes/s for {seconds:.0f} s, capture on a core of its own")
+    with _one_core_apart() as core:
+        apart = _run(rate=rate, seconds=seconds, core=core)
+    say(f"{rate:,.0f} changes/s for {seconds:.0f} s, all on all cores")
+    shared = _run(rate=rate, seconds=seconds, core=None)
+    return [
+        *_rows("load, capture on a core of its own", apart, rate, judged=True),
+        *_rows("load, all share all cores", shared, rate, judged=False),
+    ]
+
+
+def _rows(title: str, load: Load, rate: float, *, judged: bool) -> list[Row]:
     over, records = load.over("batcher_wait")
     over_socket, requests = load.over("batch_wait")
     p50, p99 = median(load.commit_to_sink_ms), quantiles(load.commit_to_sink_ms, n=100)[98]
     return [
-        Row("load, changes/s", f"{load.rate:,.0f}", f"{rate:,.0f}", load.rate >= 0.9 * rate),
-        Row("… records that were in the batcher for > 10 ms", f"{over:,} of {records:,}", "0", over == 0),
+        Row(f"{title}, changes/s", f"{load.rate:,.0f}", f"{rate:,.0f}", load.rate >= 0.9 * rate),
+        Row(
+            "… records that were in the batcher for > 10 ms",
+            f"{over:,} of {records:,}",
+            "0" if judged else "",
+            over == 0 if judged else None,
+        ),
         Row("… longest in the batcher, ms", f"{load.longest_ms('batcher_wait'):.1f}", "", None),
         Row(
             "… event loop late, p99 and longest, ms",
@@ -95,13 +114,30 @@ def loaded_wait(
     ]
 
 
-def _run(postgres: PrivatePostgres, *, rate: float, seconds: float) -> Load:
-    database = create_orders(postgres)
-    with (
-        Responder(keep="first") as responder,
-        CaptureRun(postgres, database, responder.url) as capture,
-        psycopg.connect(postgres.conninfo(database), autocommit=True) as connection,
-    ):
+@contextmanager
+def _one_core_apart() -> Iterator[int | None]:
+    """Keep this process, and what it starts inside, off one core; gives it, or None if there is no other."""
+    cores = os.sched_getaffinity(0)
+    apart = min(cores)
+    if len(cores) == 1:
+        yield None
+        return
+    os.sched_setaffinity(0, cores - {apart})
+    try:
+        yield apart
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+def _run(*, rate: float, seconds: float, core: int | None) -> Load:
+    with ExitStack() as stack:
+        postgres = stack.enter_context(PrivatePostgres())
+        database = create_orders(postgres)
+        responder = stack.enter_context(Responder(keep="first"))
+        capture = stack.enter_context(CaptureRun(postgres, database, responder.url))
+        connection = stack.enter_context(psycopg.connect(postgres.conninfo(database), autocommit=True))
+        if core is not None:
+            capture.move_to(core)
         waited, (idle, total) = capture.core_wait_seconds(), _machine_time()
         started = time.monotonic()
         written = _write(connection, rate=rate, seconds=seconds)
@@ -160,7 +196,7 @@ def main() -> None:
             if rate is None:
                 rows, maximum = throughput(postgres, say, changes=_BACKLOG, rounds=1)
                 rate = maximum / 2
-            rows += loaded_wait(postgres, say, rate=rate, seconds=arguments.seconds)
+            rows += loaded_wait(say, rate=rate, seconds=arguments.seconds)
             print_table(rows)
 
 
