@@ -100,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     benches = bench.add_subparsers(required=True, metavar="WHAT")
     bench_capture = benches.add_parser("capture", help="throughput, latency, memory of capture")
     bench_capture.add_argument("--changes", type=int, default=300_000, help="size of the backlog")
-    bench_capture.add_argument("--rounds", type=int, default=3, help="how often the backlog is measured")
+    bench_capture.add_argument("--rounds", type=int, default=5, help="how often the backlog is measured")
     bench_capture.add_argument(
         "--outage-minutes", type=float, default=10.0, help="length of the sink outage; 0 leaves it out"
     )

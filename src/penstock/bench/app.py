@@ -24,7 +24,7 @@ def bench_capture(
         rows += measures.idle_latency(postgres, say, commits=300)
         rows += loaded_wait(say, rate=rate / 2, seconds=10)
         rows += measures.ack_tracker(say)
-        rows += measures.at_rest(postgres, say, seconds=20)
+        rows += measures.at_rest(say, seconds=20)
         if outage_minutes:
             measured, samples = measures.outage(postgres, say, minutes=outage_minutes)
             rows += measured

@@ -130,11 +130,14 @@ def _ack_at_random(entries: int) -> tuple[float, float]:
     return rate, bytes_each
 
 
-def at_rest(postgres: PrivatePostgres, say: Say, *, seconds: float) -> list[Row]:
-    """A process that has nothing to do."""
+def at_rest(say: Say, *, seconds: float) -> list[Row]:
+    """A process that has nothing to do, at a server that has nothing to do: no vacuum after the backlogs."""
     say(f"capture at rest for {seconds:.0f} s")
-    database = create_orders(postgres)
-    with Responder() as responder, CaptureRun(postgres, database, responder.url) as capture:
+    with (
+        PrivatePostgres() as postgres,
+        Responder() as responder,
+        CaptureRun(postgres, create_orders(postgres), responder.url) as capture,
+    ):
         time.sleep(3)
         before = capture.cpu_seconds()
         time.sleep(seconds)
