@@ -211,8 +211,18 @@ class ChangeLogSettings(_Group):
     """A shape that makes no progress for so long is reported."""
 
     def directory_for(self, storage: str, slot: str) -> Path:
-        """Where the log's runs are. In LOG_DIR each slot has its own place: runs of others look abandoned."""
-        return Path(storage) / "_penstock" / "log" if self.directory is None else Path(self.directory) / slot
+        """Where the log's runs are. In LOG_DIR each slot has its own place: runs of others look abandoned.
+
+        SettingsError if LOG_DIR is unset and the storage is no directory.
+        """
+        if self.directory is not None:
+            return Path(self.directory) / slot
+        if "://" in storage:
+            raise SettingsError(
+                f"LOG_DIR is unset: the storage is {storage}, and the log needs a directory. Fix: set it to"
+                " one on a local disk, or on a mount that Spark's executors share"
+            )
+        return Path(storage) / "_penstock" / "log"
 
 
 class OpsSettings(_Group):

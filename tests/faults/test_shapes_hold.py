@@ -28,6 +28,8 @@ from tests.servers.shapes_site import ShapesProcess, ShapesSite
 LONG_S = 240.0
 STALL_S = 2.0
 RETRY_S = 0.5
+# Two Sparks share two cores here.
+TAKEOVER_S = 3.0
 LEAVING_S = 0.2
 SENDERS = """
     SELECT pid FROM pg_stat_replication
@@ -196,7 +198,6 @@ def all_stopped(process: ShapesProcess) -> bool:
     return {state for state, group in process_groups() if group == process.pid} == {"T"}
 
 
-@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_leader_frozen_in_mid_merge_wakes_up_harmless(site: ShapesSite) -> None:
     """There and back: each of two is frozen once, and is still good enough to lead after that."""
@@ -245,5 +246,5 @@ def kill_and_take_over(bank: Bank, leader: ShapesProcess, standby: ShapesProcess
     killed_at = time.time()
     leader.kill9()
     took = standby.wait_for_log("lock_acquired", LONG_S, count=before + 1)
-    assert logged_at(took) - killed_at <= RETRY_S + 1
+    assert logged_at(took) - killed_at <= RETRY_S + TAKEOVER_S
     flushes_more(bank.site, standby, 1)

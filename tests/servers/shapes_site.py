@@ -32,7 +32,7 @@ _SPARK = (
 
 
 class ShapesProcess(CaptureProcess):
-    """`penstock shapes` and the Java that it starts. `kill9` ends both at once, as a power cut would."""
+    """`penstock shapes` and the Java that it starts. `kill9` ends both at once."""
 
     def close(self) -> None:
         """See CaptureProcess. A frozen Java would not notice that its Python is gone."""

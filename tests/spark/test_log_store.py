@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import threading
 from collections.abc import Callable
@@ -107,10 +108,46 @@ def test_a_commit_from_another_version_than_expected_is_refused(store: Store) ->
     store.conf.set(EXPECTED_VERSION, "6")
     for other in ({"readVersion": 7}, {}):
         with refused("penstock: a commit from version"):
-            store.write("00000000000000000008.json", {"commitInfo": other})
+            store.write("00000000000000000008.json", {"commitInfo": {"operation": "MERGE", **other}})
     assert store.files() == {}
-    store.write("00000000000000000007.json", {"commitInfo": {"readVersion": 6}})
-    assert len(store.files()) == 1
+    store.write("00000000000000000007.json", {"commitInfo": {"operation": "MERGE", "readVersion": 6}})
+    store.write("00000000000000000008.json", {"commitInfo": {"operation": "OPTIMIZE", "readVersion": 7}})
+    assert len(store.files()) == 2
+
+
+def test_everything_is_synced_and_the_data_first(started: Started, store: Store, tmp_path: Path) -> None:
+    """As Java's own recorder sees it."""
+    table = store.log.parent
+    (table / "part.parquet").touch()
+    (table / ".part.parquet.crc").touch()
+    (store.log / "00000000000000000007.checkpoint.parquet").touch()
+    jvm: Any = started.spark._jvm
+    recording = jvm.jdk.jfr.Recording()
+    recording.enable("jdk.FileForce").withoutThreshold()
+    recording.start()
+    store.write("00000000000000000000.json", {"add": {"path": "part.parquet"}})
+    store.write("00000000000000000001.json", {"txn": 1})
+    store.write("_last_checkpoint", {"version": 7}, overwrite=True)
+    recording.stop()
+    dump = jvm.java.io.File(str(tmp_path / "recording.jfr")).toPath()
+    recording.dump(dump)
+    recording.close()
+    events = jvm.jdk.jfr.consumer.RecordingFile.readAllEvents(dump)
+    paths = [Path(event.getString("path")).relative_to(tmp_path) for event in events]
+    assert [re.sub(r"\.[0-9a-f-]{36}\.", ".*.", str(path)) for path in paths] == [
+        "a table/part.parquet",
+        "a table/.part.parquet.crc",
+        "a table/_delta_log/.00000000000000000000.json.*.tmp",
+        "a table",
+        "a table/_delta_log",
+        "a table",
+        ".",
+        "a table/_delta_log/.00000000000000000001.json.*.tmp",
+        "a table/_delta_log",
+        "a table/_delta_log/._last_checkpoint.*.tmp",
+        "a table/_delta_log/00000000000000000007.checkpoint.parquet",
+        "a table/_delta_log",
+    ]
 
 
 @pytest.fixture
@@ -174,11 +211,39 @@ def test_what_a_power_cut_leaves_of_a_checksum_does_no_harm(
     assert contents(after.rows()) == ROWS
 
 
+def test_a_checkpoint_appears_whole(spark: SparkSession, table: ShapeTable, tmp_path: Path) -> None:
+    """Delta writes it past the store, and asks that whether to write it under another name first."""
+    log, seen = tmp_path / "table" / "_delta_log", set[str]()
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.is_set():
+            seen.update(path.name for path in log.iterdir() if "checkpoint" in path.name)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    jvm: Any = spark._jvm
+    jvm.org.apache.spark.sql.delta.DeltaLog.forTable(table._spark._jsparkSession, table.path).checkpoint()
+    done.set()
+    watcher.join()
+    final = "00000000000000000000.checkpoint.parquet"
+    assert (log / final).is_file()
+    assert any(name.startswith(f".{final}") and name.endswith(".tmp") for name in seen), seen
+
+
+def test_a_cache_that_can_not_be_written_is_said(tmp_path: Path) -> None:
+    with pytest.raises(
+        CompileFailed, match=r"can't put the log stores into .*/none: No such file.* -m penstock"
+    ):
+        log_store_jar(tmp_path / "none", [])
+
+
 def test_a_source_that_does_not_compile_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = tmp_path / "DurableLogStore.java"
-    broken.write_text("package penstock; public class DurableLogStore { int x = ; }")
-    monkeypatch.setattr(log_store, "_SOURCE", broken)
-    classpath = list(Path(pyspark.__file__).parent.glob("jars/*.jar"))
-    with pytest.raises(CompileFailed, match=r"can't compile DurableLogStore\.java:\n.*Line 1, "):
-        log_store_jar(tmp_path, classpath)
-    assert [path.name for path in tmp_path.iterdir()] == [broken.name]
+    sources, cache = tmp_path / "java", tmp_path / "cache"
+    shutil.copytree(log_store._SOURCES, sources)
+    cache.mkdir()
+    (sources / "penstock" / "S3LogStore.java").write_text("package penstock; class S3LogStore { int x = ; }")
+    monkeypatch.setattr(log_store, "_SOURCES", sources)
+    with pytest.raises(CompileFailed, match=r"can't compile the log stores:\n.*S3LogStore\.java', Line 1, "):
+        log_store_jar(cache, list(Path(pyspark.__file__).parent.glob("jars/*.jar")))
+    assert list(cache.iterdir()) == []

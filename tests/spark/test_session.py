@@ -5,10 +5,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.spark.session import StorageRefused, check_storage, open_session, session_conf, shape_session
+from penstock.spark.session import (
+    HADOOP_VERSION,
+    StorageRefused,
+    check_storage,
+    open_session,
+    plain_error,
+    session_conf,
+    shape_session,
+)
 from tests.spark.conftest import Started
 
 
@@ -54,13 +63,20 @@ def test_storages_that_refuse_a_second_commit_pass(url: str) -> None:
     check_storage(url, {})
 
 
-@pytest.mark.parametrize("log_store", [None, "org.apache.spark.sql.delta.storage.S3SingleDriverLogStore"])
-def test_s3_needs_a_log_store_for_several_writers(log_store: str | None) -> None:
-    conf = {} if log_store is None else {"spark.delta.logStore.s3a.impl": log_store}
+def test_s3_needs_a_log_store_for_several_writers() -> None:
+    setting = "spark.delta.logStore.s3a.impl"
+    with pytest.raises(
+        StorageRefused, match=r"s3a://lake/x: .* Leave spark\.delta\.logStore\.s3a\.impl unset"
+    ):
+        check_storage("s3a://lake/x", {setting: "org.apache.spark.sql.delta.storage.S3SingleDriverLogStore"})
 
-    with pytest.raises(StorageRefused, match=r"s3a://lake/x: .* spark\.delta\.logStore\.s3a\.impl"):
-        check_storage("s3a://lake/x", conf)
+    check_storage("s3a://lake/x", {})
+    check_storage("s3a://lake/x", {setting: "io.delta.storage.S3DynamoDBLogStore"})
+    assert session_conf("local", "app", [])[setting] == "penstock.S3LogStore"
 
 
-def test_s3_with_such_a_log_store_passes() -> None:
-    check_storage("s3a://lake/x", {"spark.delta.logStore.s3a.impl": "io.delta.storage.S3DynamoDBLogStore"})
+def test_the_s3_client_is_of_sparks_own_hadoop() -> None:
+    jars = Path(pyspark.__file__).parent / "jars"
+    assert (jars / f"hadoop-client-api-{HADOOP_VERSION}.jar").is_file()
+    missing = plain_error("s3a://lake/x", "java.lang.ClassNotFoundException: Class a.S3AFileSystem not found")
+    assert str(missing).endswith(f"--conf spark.jars.packages=org.apache.hadoop:hadoop-aws:{HADOOP_VERSION}")

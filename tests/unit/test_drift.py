@@ -69,7 +69,7 @@ def test_what_where_names_must_stay(columns: tuple[str, ...] | None, now: TableF
             stop="where needs column 'code', which public.orders no longer has."
             " Fix: correct the where of shape 'open' and start again",
         )
-    for where in ("barcode > 1", "code_2 > 1", "note = 'x'"):
+    for where in ("barcode > 1", "code_2 > 1", "note = 'x'", "note <> 'it\\'s code'", 'note = "code"'):
         assert compare(Shape("open", ALL.table, where=where), BEFORE, having(ID, NOTE)).stop == ""
 
 

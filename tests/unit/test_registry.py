@@ -19,7 +19,6 @@ from penstock.shapes.registry import (
     Registry,
     RegistryError,
     ShapeEntry,
-    open_registry,
 )
 from penstock.shapes.snapshot_again import SnapshotAgain
 from penstock.shapes.table_facts import ColumnFacts, TableFacts
@@ -226,12 +225,6 @@ def test_one_who_saw_no_registry_does_not_write_over_another(tmp_path: Path) -> 
     successor.write(NEW)
     with pytest.raises(RegistryError, match="written by another process"):
         frozen.write(OLD)
-
-
-def test_only_directories_hold_a_registry_for_now(storage: Path) -> None:
-    assert open_registry(str(storage)).read() == OLD
-    with pytest.raises(RegistryError, match=r"s3a://lake/x\. Fix: use a directory"):
-        open_registry("s3a://lake/x")
 
 
 def test_nothing_is_confirmed_above_what_is_on_disk() -> None:

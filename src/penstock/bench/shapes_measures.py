@@ -110,7 +110,7 @@ def latency(
         say(f"{commits} one-row transactions into {shapes} shapes")
         waits, read = [], []
         for number in range(commits + 3):
-            seconds, bytes_read = _one_row(run, session, names, number * 7919 % rows + 1)
+            seconds, bytes_read = _one_row(run, session, names, (number * 378_551 + shapes) % rows + 1)
             # The first few warm up Java.
             if number >= 3:
                 waits += seconds

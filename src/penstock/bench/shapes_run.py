@@ -75,7 +75,7 @@ class ShapesRun(PenstockProcess):
         """What Spark's tasks have read from files so far, as Spark counts it; whole jobs only."""
         (log,) = self._task_log.iterdir()
         events = (
-            json.loads(line) for line in log.read_text().splitlines() if '"SparkListenerTaskEnd"' in line
+            json.loads(line) for line in log.read_text().split("\n")[:-1] if '"SparkListenerTaskEnd"' in line
         )
         return sum(event["Task Metrics"]["Input Metrics"]["Bytes Read"] for event in events)
 

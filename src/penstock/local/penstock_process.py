@@ -26,7 +26,7 @@ PENSTOCK: Final = (sys.executable, "-m", "penstock")
 """The program, before its arguments."""
 
 _SOURCE: Final = Path(penstock.__file__).parents[1]
-_INHERITED: Final = ("PATH", "HOME", "JAVA_HOME")
+_INHERITED: Final = ("PATH", "HOME", "JAVA_HOME", "XDG_CACHE_HOME")
 # Its standard input ends when we do, however that comes about. Not every sh takes `kill -9 --`.
 _GUARD: Final = 'group=$1; shift; read -r _ || { kill -s KILL -- "-$group"; rm -f -- "$@"; }'
 # A proxy of the developer's must not stand between us and our own children.
@@ -47,9 +47,10 @@ class OpsAnswer(NamedTuple):
 class PenstockProcess:
     """Runs `python -m penstock <arguments>`.
 
-    Its environment is clean: our own source, PATH, HOME and JAVA_HOME, any free ops port, and `env`. It is in
-    a session of its own, where Ctrl-C doesn't reach it; what it starts itself (Java, for Spark) is in its
-    process group. It waits for its servers for ever, so a guard ends it and its group if we are killed.
+    Its environment is clean: our own source, a few variables that say where programs and caches are, any
+    free ops port, and `env`. It is in a session of its own, where Ctrl-C doesn't reach it; what it starts
+    itself (Java, for Spark) is in its process group. It waits for its servers for ever, so a guard ends it
+    and its group if we are killed.
     """
 
     def __init__(

@@ -25,7 +25,7 @@ from penstock.shapes.jobs import ShapeJobs
 from penstock.shapes.leadership import ShapesLeadership, ShapeStalled
 from penstock.shapes.pipeline import ShapeLine
 from penstock.shapes.progress import Progress
-from penstock.shapes.registry import open_registry
+from penstock.shapes.registry_places import open_registry
 from penstock.shapes.shape_catalog import ShapeCatalog
 from penstock.shapes.shape_rules import refusals
 from penstock.shapes.shapes_file import ShapeFileError, ShapesFile
@@ -190,6 +190,7 @@ def check_without_spark(settings: ShapesSettings, file: ShapesFile, run: Run) ->
             f"{file.path}: no shape {', '.join(map(repr, unknown))}. Fix: give --resnapshot one of its names"
         )
     check_storage(file.storage, run.conf)
+    settings.change_log.directory_for(file.storage, settings.replication.slot)
     open_registry(file.storage).read()
     try:
         facts, names = asyncio.run(read_facts(settings, file))

@@ -16,11 +16,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.shapes.shape import Shape
 from penstock.shapes.shape_rules import Problem, table_problems
 from penstock.shapes.table_facts import ColumnFacts, TableFacts
+
+# A literal of Spark SQL.
+_TEXT: Final = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
 
 
 class Drift(NamedTuple):
@@ -84,9 +87,9 @@ def _renamed_in_list(shape: Shape, before: TableFacts, now: TableFacts) -> Itera
 
 def _gone_from_where(shape: Shape, before: TableFacts, now: TableFacts) -> Iterator[Problem]:
     there = {column.name for column in now.columns}
+    where = _TEXT.sub("", shape.where or "")
     for name in [column.name for column in before.columns if column.name not in there]:
-        # A word of a text in it may be taken for a column: then the shape stops without need, and says so.
-        if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", shape.where or "", re.IGNORECASE):
+        if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", where, re.IGNORECASE):
             yield Problem(
                 f"where needs column {name!r}, which {shape.table} no longer has",
                 f"correct the where of shape {shape.name!r} and start again",

@@ -142,8 +142,9 @@ class ShapesPipeline:
             f" at {stalled.offset}: {stalled.error or 'its job does not end'}."
             for stalled in self.ledger.plan.stalled(now, stall_s)
         }
-        holder = next(iter(self.ledger.tracker.stalled(now, stall_s)), None)
-        if self.reader.is_paused and holder is not None:
+        holder = next(iter(self.ledger.tracker.stalled(now, 0.0)), None)
+        # One large transaction fills the log too, and is flushed.
+        if self.reader.is_paused and holder is not None and holder.age_s >= stall_s:
             found[holder.shape] = f"the log is full, and shape {holder.shape} holds it. " + found.get(
                 holder.shape, ""
             )

@@ -19,7 +19,7 @@ from penstock.postgres.wal2json import replication_options
 from penstock.settings import ShapesSettings
 from penstock.shapes.change_log_errors import free_bytes
 from penstock.shapes.change_log_index import Relation
-from penstock.shapes.registry import open_registry
+from penstock.shapes.registry_places import open_registry
 from penstock.shapes.shape_catalog import ShapeCatalog
 from penstock.shapes.shape_rules import refusals
 from penstock.shapes.shapes_file import ShapesFile
@@ -71,7 +71,9 @@ async def look_at_shapes(settings: ShapesSettings, file: ShapesFile, read: Read)
 
 def check_storage_of(file: ShapesFile, log_directory: Path, min_free_bytes: int) -> list[Finding]:
     """Whether the storage and the log's directory can be written, and what the registry says. Blocks."""
-    findings = [_storage(Path(file.storage)), _writable("log", log_directory)]
+    findings = [_writable("log", log_directory)]
+    if "://" not in file.storage:
+        findings.insert(0, _storage(Path(file.storage)))
     room = free_bytes(_existing(log_directory))
     if room < 2 * min_free_bytes:
         findings.append(

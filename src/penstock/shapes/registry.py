@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -94,18 +95,18 @@ class RegistryStore(Protocol):
         """
 
 
-class FileRegistry:
-    """`<storage>/_penstock/registry`, a file that gets its name when its content is on disk."""
+class GuardedRegistry(ABC):
+    """A RegistryStore that looks before it writes whether it is still what it was."""
 
-    def __init__(self, storage: Path) -> None:
-        self._path = storage / "_penstock" / "registry"
+    def __init__(self, place: str) -> None:
+        self._place = place
         self._expected: set[bytes | None] = set()
-        """What the file may hold if nobody else wrote it; two contents after a write that failed."""
+        """What may be there if nobody else wrote it; two contents after a write that failed."""
 
     def read(self) -> Registry | None:
         """See RegistryStore."""
-        content = self._content()
-        registry = None if content is None else decode(content, str(self._path))
+        content = self._load()
+        registry = None if content is None else decode(content, self._place)
         self._expected = {content}
         return registry
 
@@ -113,13 +114,36 @@ class FileRegistry:
         """See RegistryStore."""
         if not self._expected:
             raise RuntimeError("a registry is read before it is written")
-        if self._content() not in self._expected:
-            raise RegistryError(
-                f"{self._path} was written by another process: it leads now. Fix: if two services share"
-                " this storage, give each a storage of its own"
-            )
+        if self._load() not in self._expected:
+            raise self._overtaken()
         content = encode(registry)
         self._expected.add(content)
+        self._store(content)
+        self._expected = {content}
+
+    def _overtaken(self) -> RegistryError:
+        return RegistryError(
+            f"{self._place} was written by another process: it leads now. Fix: if two services share"
+            " this storage, give each a storage of its own"
+        )
+
+    @abstractmethod
+    def _load(self) -> bytes | None:
+        """What is there; RegistryError if that can't be told."""
+
+    @abstractmethod
+    def _store(self, content: bytes) -> None:
+        """Replace what was loaded, as a whole and durably; RegistryError if that fails."""
+
+
+class FileRegistry(GuardedRegistry):
+    """`<storage>/_penstock/registry`, a file that gets its name when its content is on disk."""
+
+    def __init__(self, storage: Path) -> None:
+        self._path = storage / "_penstock" / "registry"
+        super().__init__(str(self._path))
+
+    def _store(self, content: bytes) -> None:
         try:
             make_directory(self._path.parent, mode=0o777)
             self._replace(content)
@@ -129,7 +153,6 @@ class FileRegistry:
                 f"can't write {self._path}: {error.strerror or error}. Fix: make the storage writable, with"
                 " room for a small file; nothing is confirmed until then"
             ) from error
-        self._expected = {content}
 
     def _replace(self, content: bytes) -> None:
         directory, prefix = self._path.parent, f".{self._path.name}."
@@ -148,7 +171,7 @@ class FileRegistry:
             Path(partial).unlink(missing_ok=True)
             raise
 
-    def _content(self) -> bytes | None:
+    def _load(self) -> bytes | None:
         try:
             return self._path.read_bytes()
         except FileNotFoundError:
@@ -162,13 +185,6 @@ class FileRegistry:
             raise RegistryError(
                 f"can't read {self._path}: {error.strerror or error}. Fix: let this user read it"
             ) from error
-
-
-def open_registry(storage: str) -> RegistryStore:
-    """The registry of a storage, as a shapes file names it."""
-    if "://" in storage:
-        raise RegistryError(f"a registry can't be kept in {storage}. Fix: use a directory as storage")
-    return FileRegistry(Path(storage))
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

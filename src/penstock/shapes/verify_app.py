@@ -18,7 +18,8 @@ from penstock.settings import ShapesSettings
 from penstock.shapes.change_log_index import Relation
 from penstock.shapes.drift import compare as drift_of
 from penstock.shapes.job_runner import JobThreads
-from penstock.shapes.registry import Registry, open_registry
+from penstock.shapes.registry import Registry
+from penstock.shapes.registry_places import open_registry
 from penstock.shapes.shape import Shape, definition_hash
 from penstock.shapes.shape_catalog import ShapeCatalog
 from penstock.shapes.shapes_file import ShapeFileError, ShapesFile

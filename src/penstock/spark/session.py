@@ -31,9 +31,11 @@ from pyspark.sql import SparkSession
 
 from penstock.errors import PenstockError
 from penstock.spark.jars import cache_directory, jars_for_spark
-from penstock.spark.log_store import CLASS
+from penstock.spark.log_store import FOR_FILES, FOR_S3
 
 LOCAL: Final = "local"
+HADOOP_VERSION: Final = "3.5.0"
+"""Spark's own; its S3 client has to be the same."""
 _LOCAL_PARTITIONS: Final = 4
 _FILE_BYTES: Final = 32 << 20
 _FILE_MANAGER: Final = (
@@ -53,6 +55,8 @@ _STORAGE_TROUBLES: Final = {
     "Access Denied": "give this user the right to write there",
     "Mkdirs failed to create": "make that directory writable, with no file in its place",
     "ParentNotDirectoryException": "a file stands where a directory should: move it, or use another storage",
+    "S3AFileSystem not found": "add Hadoop's client: --conf spark.jars.packages=org.apache.hadoop:hadoop-aws:"
+    + HADOOP_VERSION,
     "Not a directory": "a file stands where a directory should: move it, or use another storage",
 }
 _LINE_LENGTH: Final = 300
@@ -81,8 +85,8 @@ def open_session(
 ) -> SparkSession:
     """The process's session; made at the first call. Blocks for seconds, so call it in a thread.
 
-    `extra_conf` goes over our own settings. JarsMissing if Delta's jars were not fetched, SparkFailed if
-    Spark doesn't start.
+    `extra_conf` goes over our own settings. JarsMissing if Delta's jars were not fetched, CompileFailed if
+    our log stores can't be compiled, SparkFailed if Spark doesn't start.
     """
     with _START:
         # The workers must be this Python: another lacks our packages, or doesn't answer within Spark's 10 s.
@@ -117,7 +121,8 @@ def session_conf(master: str, app_name: str, jars: list[Path]) -> dict[str, str]
         "spark.jars": ",".join(map(str, jars)),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        "spark.delta.logStore.file.impl": CLASS,
+        "spark.delta.logStore.file.impl": FOR_FILES,
+        "spark.delta.logStore.s3a.impl": FOR_S3,
         # Spark's choice looks at links by starting a process for each.
         "spark.sql.streaming.checkpointFileManagerClass": _FILE_MANAGER,
         # Shapes flush side by side: FIFO would let one large flush hold up all small ones.
@@ -158,20 +163,15 @@ def is_local(master: str) -> bool:
 
 
 def check_storage(url: str, conf: Mapping[str, str]) -> None:
-    """Refuse a storage on which a former leader's commit could overwrite the new one's.
+    """Refuse a log store on which a former leader's commit could overwrite the new one's.
 
-    S3 does not say that a file exists already: Delta's own LogStore for it is safe within one JVM only. So
-    `s3a://` needs a LogStore for several writers, set by the operator.
+    Delta's own for S3 looks and then writes: it is safe within one JVM only.
     """
-    scheme = urlsplit(url).scheme
-    if scheme not in ("s3", "s3a", "s3n"):
-        return
-    setting = f"spark.delta.logStore.{scheme}.impl"
-    log_store = conf.get(setting, "")
-    if not log_store or log_store.endswith("S3SingleDriverLogStore"):
+    setting = f"spark.delta.logStore.{urlsplit(url).scheme}.impl"
+    if conf.get(setting, "").endswith("S3SingleDriverLogStore"):
         raise StorageRefused(
-            f"storage {url}: two leaders could overwrite each other's commits. Set {setting} to a LogStore "
-            "for several writers, such as io.delta.storage.S3DynamoDBLogStore"
+            f"storage {url}: two leaders could overwrite each other's commits. Leave {setting} unset for"
+            " ours, or set it to one for several writers, such as io.delta.storage.S3DynamoDBLogStore"
         )
 
 

@@ -40,13 +40,14 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import NumericType, StringType, StructType
 
+from penstock.durable import sync_directory
 from penstock.errors import PenstockError
 from penstock.spark.apply import DELETE, NetChanges
 from penstock.spark.decode import ACTION, LayoutChanged
 from penstock.spark.decode import Column as TableColumn
 from penstock.spark.log_store import EXPECTED_VERSION, REFUSED
 from penstock.spark.names import quote
-from penstock.spark.session import plain_errors
+from penstock.spark.session import StorageFailed, plain_errors
 
 PROPERTIES: Final = MappingProxyType(
     {
@@ -130,6 +131,7 @@ class ShapeTable:
         self._path = path if urlsplit(path).scheme else str(Path(path).absolute())
         self._app_id = app_id
         self._tended_at: int | None = None
+        self._settled: int | None = None
 
     @property
     def path(self) -> str:
@@ -177,12 +179,24 @@ class ShapeTable:
             version = int(snapshot.version())
             if version < 0:
                 return TableState(version, None)
+            self._settle(version)
             checksum = snapshot.checksumOpt()
             known = checksum.get().setTransactions() if checksum.isDefined() else checksum
             transactions = known.get() if known.isDefined() else snapshot.setTransactions()
             found = [transactions.apply(place) for place in range(transactions.size())]
             positions = [self._position(each.appId(), each.version()) for each in found]
         return TableState(version, max((each for each in positions if each is not None), default=None))
+
+    def _settle(self, version: int) -> None:
+        """See to it that this version stays: whoever made it may have died before its name was on disk."""
+        if self._settled == version or urlsplit(self._path).scheme:
+            return
+        try:
+            for directory in (Path(self._path, "_delta_log"), Path(self._path), Path(self._path).parent):
+                sync_directory(directory)
+        except OSError as error:
+            raise StorageFailed(f"can't sync {self._path}: {error.strerror or error}") from error
+        self._settled = version
 
     def lacking(self, columns: Sequence[TableColumn]) -> list[TableColumn]:
         """Those of the columns that the table doesn't have. LayoutChanged if it has one with another type."""

@@ -30,12 +30,12 @@ import org.apache.hadoop.fs.Path;
  *
  * 1. The data files that a commit adds are on disk before the commit is.
  * 2. A commit appears whole, by a hard link, which can't replace another. It is on disk when `write` returns.
- * 3. A commit that was made from another version than its writer expects (EXPECTED) is refused.
+ * 3. A MERGE that was made from another version than its writer expects (EXPECTED) is refused.
  *
  * Compiled by Janino, which Spark brings along and which knows no lambdas and erases type parameters.
  */
 public class DurableLogStore extends HadoopFileSystemLogStore {
-    /** The setting of a session that names the version from which its next commit must be made. */
+    /** The setting of a session that names the version from which its next MERGE must be made. */
     public static final String EXPECTED = "penstock.expectedReadVersion";
 
     private static final ObjectMapper JSON = new ObjectMapper();
@@ -57,9 +57,11 @@ public class DurableLogStore extends HadoopFileSystemLogStore {
             if (target.getName().equals(LAST_CHECKPOINT)) {
                 syncCheckpoint(directory, temporary);
             }
-            if (overwrite.booleanValue()) {
-                // What Hadoop may have written beside the former file would not fit the new one.
+            // What Hadoop may have written beside a former file of that name would not fit the new one.
+            if (overwrite.booleanValue() || !target.exists()) {
                 Files.deleteIfExists(new File(directory, "." + target.getName() + ".crc").toPath());
+            }
+            if (overwrite.booleanValue()) {
                 Files.move(temporary.toPath(), target.toPath(), new CopyOption[] {
                     StandardCopyOption.ATOMIC_MOVE, StandardCopyOption.REPLACE_EXISTING});
             } else {
@@ -75,8 +77,9 @@ public class DurableLogStore extends HadoopFileSystemLogStore {
         }
     }
 
+    /** Delta asks for its checkpoints, which it writes past us: as temporary files, to be renamed, if this is true. */
     public Boolean isPartialWriteVisible(Path path, Configuration hadoopConf) {
-        return Boolean.FALSE;
+        return Boolean.TRUE;
     }
 
     private static void writeActions(File file, Iterator<String> actions, File table, String expected)
@@ -88,12 +91,13 @@ public class DurableLogStore extends HadoopFileSystemLogStore {
                 new BufferedWriter(new OutputStreamWriter(stream, StandardCharsets.UTF_8));
             while (actions.hasNext()) {
                 String line = (String) actions.next();
-                examine(line, table, expected, directories);
+                refuseUnexpected(line, expected);
+                syncAdded(line, table, directories);
                 writer.write(line);
                 writer.write('\n');
             }
             writer.flush();
-            stream.getFD().sync();
+            stream.getChannel().force(true);
         } finally {
             stream.close();
         }
@@ -102,8 +106,7 @@ public class DurableLogStore extends HadoopFileSystemLogStore {
         }
     }
 
-    private static void examine(String line, File table, String expected, Set<File> directories)
-            throws IOException {
+    private static void syncAdded(String line, File table, Set<File> directories) throws IOException {
         if (line.startsWith("{\"add\":") || line.startsWith("{\"cdc\":")) {
             JsonNode added = (JsonNode) JSON.readTree(line).elements().next();
             File file = located(table, added.get("path").asText());
@@ -113,12 +116,24 @@ public class DurableLogStore extends HadoopFileSystemLogStore {
                 sync(checksum);
             }
             directories.add(file.getParentFile());
-        } else if (expected != null && line.startsWith("{\"commitInfo\":")) {
-            JsonNode from = JSON.readTree(line).get("commitInfo").get("readVersion");
-            if (from == null || !from.asText().equals(expected)) {
-                throw new IOException(
-                    "penstock: a commit from version " + from + " is refused, " + expected + " is expected");
-            }
+        }
+    }
+
+    /** Looks at an action, and refuses the commit if it says that it was made from another version. */
+    static void refuseUnexpected(String line, String expected) throws IOException {
+        if (expected == null || !line.startsWith("{\"commitInfo\":")) {
+            return;
+        }
+        JsonNode info = JSON.readTree(line).get("commitInfo");
+        // What Delta may do behind a commit (compaction) is made from that commit.
+        JsonNode operation = info.get("operation");
+        if (operation == null || !operation.asText().equals("MERGE")) {
+            return;
+        }
+        JsonNode from = info.get("readVersion");
+        if (from == null || !from.asText().equals(expected)) {
+            throw new IOException(
+                "penstock: a commit from version " + from + " is refused, " + expected + " is expected");
         }
     }
 
