@@ -4,6 +4,7 @@
     ├── SettingsError                 a bad variable (settings.py); exit 2
     ├── OpsPortTaken                  the ops port can't be bound (ops/server.py); exit 2
     ├── LocalServerError              a private server can't run here (local/errors.py)
+    ├── ProcessFailed, …              a child process of demo, bench or tests (local/penstock_process.py)
     ├── ShapeFileError                a bad shapes file (shapes/shapes_file.py); exit 2
     ├── ShapeStopped                  a shape whose table was altered, until somebody acts (shapes/work.py)
     ├── ShapeStalled                  a shape that `--once` waits for in vain (shapes/leadership.py); exit 1
@@ -12,6 +13,8 @@
     ├── DecodeError                   a value that doesn't fit its column (spark/decode.py)
     │   └── LayoutChanged             a frame of a table that was altered
     ├── SparkFailed, SparkError, …    Spark doesn't start, or a job failed (spark/session.py)
+    ├── JarsMissing, CompileFailed    what Spark needs isn't in the cache (spark/jars.py, log_store.py)
+    ├── CannotCompare                 `verify` has no answer (spark/verify_jobs.py); exit 2
     ├── TableConflict, OffsetRefused  a table that somebody else has written (spark/table.py)
     ├── LogQueryError                 a query of the log that can't be answered (spark/changes_source.py)
     ├── QuarantineError               the quarantine can't store a payload (kinesis/quarantine.py)

@@ -17,9 +17,10 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from penstock.spark import log_store
+from penstock.spark import table as table_module
 from penstock.spark.apply import NetChanges, fold, survey
 from penstock.spark.log_store import EXPECTED_VERSION, CompileFailed, log_store_jar
-from penstock.spark.session import shape_session
+from penstock.spark.session import StorageFailed, shape_session
 from penstock.spark.table import AppId, ShapeTable, TableConflict
 from tests.spark.batches import COLUMNS, KEY, Change, contents, frame, table_frame
 from tests.spark.conftest import Started
@@ -197,6 +198,36 @@ def test_a_batch_that_was_made_from_an_older_version_is_refused(
     with pytest.raises(TableConflict, match="went from version 0 to 1 during a flush"):
         table.merge(mine, 300, made_from=before.version)
     assert table.merge(mine, 200, made_from=before.version) == 200, "what is there already is no conflict"
+
+
+def test_what_another_has_made_counts_once_its_name_is_on_disk(
+    spark: SparkSession,
+    table: ShapeTable,
+    open_table: Callable[[], ShapeTable],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(table_module, "sync_directory", synced.append)
+    successor = open_table()
+    directories = [tmp_path / "table" / "_delta_log", tmp_path / "table", tmp_path]
+    assert successor.read_offset() == 100
+    assert synced == directories
+    assert successor.read_offset() == 100
+    assert synced == directories, "once is enough"
+    table.merge(net(spark, table, Change("delete", 1)), 200)
+    synced.clear()
+
+    def fail(directory: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(table_module, "sync_directory", fail)
+    for _ in range(2):
+        with pytest.raises(StorageFailed, match=r"can't sync .*/table: Input/output error"):
+            successor.read_offset()
+    monkeypatch.setattr(table_module, "sync_directory", synced.append)
+    assert successor.read_offset() == 200
+    assert synced == directories
 
 
 def test_what_a_power_cut_leaves_of_a_checksum_does_no_harm(

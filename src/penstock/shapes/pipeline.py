@@ -15,6 +15,7 @@ from penstock.postgres.replication_stream import ReplicationStream
 from penstock.shapes.change_log import ChangeLog
 from penstock.shapes.change_log_index import Relation
 from penstock.shapes.collector import Collector, Tree
+from penstock.shapes.complaints import complaints
 from penstock.shapes.flush_tracker import FlushTracker
 from penstock.shapes.flusher import FlushLimits, FlushPlan, ShapeStatus
 from penstock.shapes.job_runner import JobRunner, JobThreads
@@ -137,18 +138,12 @@ class ShapesPipeline:
 
     def complaints(self, now: float, stall_s: float) -> dict[str, str]:
         """A sentence for each shape that holds something up."""
-        found = {
-            stalled.shape: f"shape {stalled.shape} has made no progress for {stalled.age_s:.0f} s,"
-            f" at {stalled.offset}: {stalled.error or 'its job does not end'}."
-            for stalled in self.ledger.plan.stalled(now, stall_s)
-        }
-        holder = next(iter(self.ledger.tracker.stalled(now, 0.0)), None)
-        # One large transaction fills the log too, and is flushed.
-        if self.reader.is_paused and holder is not None and holder.age_s >= stall_s:
-            found[holder.shape] = f"the log is full, and shape {holder.shape} holds it. " + found.get(
-                holder.shape, ""
-            )
-        return found
+        return complaints(
+            self.ledger.plan.stalled(now, stall_s),
+            self.ledger.tracker.stalled(now, 0.0),
+            log_is_full=self.reader.is_paused,
+            stall_s=stall_s,
+        )
 
     def unflushed_shapes(self) -> int:
         """How many shapes have something to flush; one that awaits its snapshot doesn't count."""

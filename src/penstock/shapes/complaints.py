@@ -1,0 +1,27 @@
+"""What is said of shapes that hold something up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from penstock.shapes.flush_tracker import Stalled
+from penstock.shapes.flusher import StalledShape
+
+
+def complaints(
+    stalled: Iterable[StalledShape], behind: Sequence[Stalled], *, log_is_full: bool, stall_s: float
+) -> dict[str, str]:
+    """A sentence for each shape: those that are stalled, and the one that keeps a full log from emptying.
+
+    `behind` are all shapes that are behind, the one that holds the slot first. It is left in peace for
+    `stall_s`: one large transaction fills the log too, and is flushed.
+    """
+    found = {
+        each.shape: f"shape {each.shape} has made no progress for {each.age_s:.0f} s, at {each.offset}:"
+        f" {each.error or 'its job does not end'}."
+        for each in stalled
+    }
+    if log_is_full and behind and behind[0].age_s >= stall_s:
+        holder = behind[0].shape
+        found[holder] = f"the log is full, and shape {holder} holds it. {found.get(holder, '')}"
+    return found

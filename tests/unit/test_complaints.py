@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+from penstock.log_offset import LogOffset
+from penstock.shapes.complaints import complaints
+from penstock.shapes.flush_tracker import Stalled
+from penstock.shapes.flusher import StalledShape
+
+AT = LogOffset(7, 1)
+FAILS = StalledShape("fails", 90.0, AT, "no room")
+HANGS = StalledShape("hangs", 60.4, AT, None)
+SAID = {
+    "fails": f"shape fails has made no progress for 90 s, at {AT}: no room.",
+    "hangs": f"shape hangs has made no progress for 60 s, at {AT}: its job does not end.",
+}
+
+
+def said(*behind: tuple[str, float], full: bool = True) -> dict[str, str]:
+    holders = [Stalled(shape, age_s, AT) for shape, age_s in behind]
+    return complaints([FAILS, HANGS], holders, log_is_full=full, stall_s=60.0)
+
+
+def test_stalled_shapes_are_named_with_the_reason() -> None:
+    assert said() == said(("fails", 90.0), full=False) == SAID
+
+
+def test_a_full_log_names_the_shape_that_holds_it() -> None:
+    assert said(("fails", 90.0), ("hangs", 60.0)) == SAID | {
+        "fails": f"the log is full, and shape fails holds it. {SAID['fails']}"
+    }
+    assert said(("slow", 60.0))["slow"] == "the log is full, and shape slow holds it. "
+
+
+def test_nobody_else_is_blamed_while_the_holder_moves() -> None:
+    assert said(("moves", 5.0), ("hangs", 60.4)) == SAID
