@@ -20,12 +20,13 @@ from tests.servers.capture_process import CaptureProcess
 Rows = list[tuple[Any, ...]]
 
 _POLL_S = 0.05
-# A short life doesn't pay for the better compiler.
+# A short life doesn't pay for the better compiler. Without it Java keeps little room for code, and a full one
+# ends all compiling.
 _SPARK = (
     "--master",
     "local[2]",
     "--conf",
-    "spark.driver.defaultJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.defaultJavaOptions=-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=128m -XX:+UseSerialGC",
     "--conf",
     "spark.driver.memory=1g",
 )

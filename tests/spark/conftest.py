@@ -12,9 +12,11 @@ from pyspark.sql import SparkSession
 
 from penstock.spark.session import open_session, shape_session, stop_session
 
-# A short life doesn't pay for the better compiler, nor small batches for many tasks.
+# A short life doesn't pay for the better compiler, nor small batches for many tasks. Without that compiler
+# Java keeps little room for code, and a full one ends all compiling.
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=128m -XX:+UseSerialGC"
 SHORT_LIFE = {
-    "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.defaultJavaOptions": JAVA_OPTIONS,
     "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",
 }
