@@ -276,6 +276,22 @@ def test_upkeep_comes_once_in_so_many_commits_and_leaves_the_offset(
     assert capfd.readouterr().out == ""
 
 
+def test_small_files_are_put_together_but_not_into_one(
+    spark: SparkSession, open_table: OpenTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flush rewrites each file that holds one of its keys."""
+    monkeypatch.setattr(table_module, "_SMALLEST_FILE", 1)
+    table = open_table()
+    rows = spark.range(0, 20_000, numPartitions=80).selectExpr("cast(id as int) id", "uuid() a", "uuid() b")
+    table.overwrite_from(rows, 100, KEY)
+    assert len(table.rows().inputFiles()) == 80
+
+    table.optimize()
+
+    assert 15 <= len(table.rows().inputFiles()) <= 40
+    assert table.rows().count() == 20_000
+
+
 def test_a_new_timeline_may_be_behind_the_old_one(
     spark: SparkSession, table: ShapeTable, open_table: OpenTable, tmp_path: Path
 ) -> None:

@@ -37,7 +37,6 @@ LOCAL: Final = "local"
 HADOOP_VERSION: Final = "3.5.0"
 """Spark's own; its S3 client has to be the same."""
 _LOCAL_PARTITIONS: Final = 4
-_FILE_BYTES: Final = 32 << 20
 _FILE_MANAGER: Final = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
@@ -132,9 +131,6 @@ def session_conf(master: str, app_name: str, jars: list[Path]) -> dict[str, str]
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         # Spark's own choice, INT96, is read as nanoseconds elsewhere, which hold the years 1678 to 2262 only.
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-        # A flush rewrites each file that holds one of its keys: better many small ones.
-        "spark.databricks.delta.optimize.maxFileSize": str(_FILE_BYTES),
-        "spark.databricks.delta.optimize.minFileSize": str(_FILE_BYTES // 2),
         # Commits of their own, in which nothing changes.
         "spark.databricks.delta.vacuum.logging.enabled": "false",
         "spark.ui.enabled": "false",

@@ -60,7 +60,10 @@ PROPERTIES: Final = MappingProxyType(
     }
 )
 # A flush reads and rewrites each file that may hold one of its keys.
-_FILE_ROWS: Final = 50_000
+_FILE_ROWS: Final = 35_000
+_LEAST_FILES: Final = 20
+_SMALLEST_FILE: Final = 1 << 20
+_LARGEST_FILE: Final = 32 << 20
 _STATISTICS: Final = 16
 UPKEEP_COMMITS: Final = 200
 _CONFLICTS: Final = (
@@ -74,6 +77,8 @@ _CONFLICTS: Final = (
 )
 _APP_ID: Final = "spark.databricks.delta.write.txnAppId"
 _VERSION: Final = "spark.databricks.delta.write.txnVersion"
+_OPTIMIZED_SIZE: Final = "spark.databricks.delta.optimize.maxFileSize"
+_SMALL_SIZE: Final = "spark.databricks.delta.optimize.minFileSize"
 
 
 class TableConflict(PenstockError):
@@ -280,8 +285,12 @@ class ShapeTable:
         return due
 
     def optimize(self) -> None:
-        """Put small files together. The offset stays."""
+        """Put small files together, into no fewer than a flush needs to rewrite little. The offset stays."""
         with self._explaining():
+            share = int(self._snapshot().sizeInBytes()) // _LEAST_FILES
+            size = min(max(share, _SMALLEST_FILE), _LARGEST_FILE)
+            self._spark.conf.set(_OPTIMIZED_SIZE, str(size))
+            self._spark.conf.set(_SMALL_SIZE, str(size // 2))
             DeltaTable.forPath(self._spark, self._path).optimize().executeCompaction()
 
     def vacuum(self) -> None:
