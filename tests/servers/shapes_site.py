@@ -22,11 +22,12 @@ Rows = list[tuple[Any, ...]]
 _POLL_S = 0.05
 # A short life doesn't pay for the better compiler. Without it Java keeps little room for code, and a full one
 # ends all compiling.
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=128m -XX:+UseSerialGC"
 _SPARK = (
     "--master",
     "local[2]",
     "--conf",
-    "spark.driver.defaultJavaOptions=-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=128m -XX:+UseSerialGC",
+    f"spark.driver.defaultJavaOptions={JAVA_OPTIONS}",
     "--conf",
     "spark.driver.memory=1g",
 )

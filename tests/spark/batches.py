@@ -8,7 +8,9 @@ from typing import NamedTuple
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from penstock.spark.apply import NetChanges, fold, survey
 from penstock.spark.decode import ABSENT, ACTION, OLD_KEY, OP_OFFSET, TX_OFFSET
+from penstock.spark.table import ShapeTable
 
 KEY = ("id",)
 COLUMNS = ("id", "a", "b")
@@ -99,3 +101,9 @@ def contents(table: DataFrame) -> Table:
     rows = [(row.id, (row.a, row.b)) for row in table.select(*COLUMNS).collect()]
     assert len(rows) == len(dict(rows))
     return dict(rows)
+
+
+def net(spark: SparkSession, table: ShapeTable, *changes: Change) -> NetChanges:
+    """The net effect of changes on a table."""
+    batch = frame(spark, changes)
+    return fold(batch, survey(batch, KEY), KEY, COLUMNS, table.rows())

@@ -11,10 +11,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.spark.session import open_session, shape_session, stop_session
+from tests.servers.shapes_site import JAVA_OPTIONS
 
-# A short life doesn't pay for the better compiler, nor small batches for many tasks. Without that compiler
-# Java keeps little room for code, and a full one ends all compiling.
-JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=128m -XX:+UseSerialGC"
+# Small batches don't pay for many tasks.
 SHORT_LIFE = {
     "spark.driver.defaultJavaOptions": JAVA_OPTIONS,
     "spark.sql.shuffle.partitions": "2",

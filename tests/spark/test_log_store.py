@@ -18,11 +18,11 @@ from pyspark.sql import SparkSession
 
 from penstock.spark import log_store
 from penstock.spark import table as table_module
-from penstock.spark.apply import NetChanges, fold, survey
+from penstock.spark.apply import NetChanges
 from penstock.spark.log_store import EXPECTED_VERSION, CompileFailed, log_store_jar
 from penstock.spark.session import StorageFailed, shape_session
 from penstock.spark.table import AppId, ShapeTable, TableConflict
-from tests.spark.batches import COLUMNS, KEY, Change, contents, frame, table_frame
+from tests.spark.batches import KEY, Change, contents, net, table_frame
 from tests.spark.conftest import Started
 
 ROWS = {1: ("a1", "b1"), 2: ("a2", "b2")}
@@ -154,11 +154,6 @@ def test_everything_is_synced_and_the_data_first(started: Started, store: Store,
 @pytest.fixture
 def open_table(started: Started, tmp_path: Path) -> Callable[[], ShapeTable]:
     return lambda: ShapeTable(shape_session(started.spark), str(tmp_path / "table"), AppId("1", "shape", 1))
-
-
-def net(spark: SparkSession, table: ShapeTable, *changes: Change) -> NetChanges:
-    batch = frame(spark, changes)
-    return fold(batch, survey(batch, KEY), KEY, COLUMNS, table.rows())
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from penstock.spark import table as table_module
-from penstock.spark.apply import NetChanges, fold, survey
+from penstock.spark.apply import NetChanges
 from penstock.spark.session import SparkError, StorageFailed, plain_error, shape_session
 from penstock.spark.table import AppId, OffsetRefused, Position, ShapeTable, TableConflict, properties
 from tests.spark.batches import (
@@ -31,7 +31,7 @@ from tests.spark.batches import (
     Table,
     apply_one_by_one,
     contents,
-    frame,
+    net,
     table_frame,
 )
 from tests.spark.conftest import Started
@@ -58,11 +58,6 @@ def table(spark: SparkSession, open_table: OpenTable) -> ShapeTable:
     table = open_table()
     assert table.overwrite_from(table_frame(spark, ROWS), 100, KEY) == 100
     return table
-
-
-def net(spark: SparkSession, table: ShapeTable, *changes: Change) -> NetChanges:
-    batch = frame(spark, changes)
-    return fold(batch, survey(batch, KEY), KEY, COLUMNS, table.rows())
 
 
 def schema(ddl: str) -> StructType:
