@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from penstock.finding import Finding, Level, as_json, as_text, worst
 from penstock.kinesis.preflight import check_quarantine, check_stream
@@ -27,7 +27,9 @@ async def find(settings: CaptureSettings) -> list[Finding]:
     return [*doubtful, *postgres, stream, *quarantine]
 
 
-def find_for_shapes(settings: ShapesSettings, file: ShapesFile, master: str) -> list[Finding]:
+def find_for_shapes(
+    settings: ShapesSettings, file: ShapesFile, master: str, conf: Mapping[str, str]
+) -> list[Finding]:
     """Look at everything that shapes need; Spark last, since its start takes seconds."""
     # A check of a capture works without Spark's packages.
     from penstock.shapes.preflight import Read, check_storage_of, look_at_shapes
@@ -37,7 +39,7 @@ def find_for_shapes(settings: ShapesSettings, file: ShapesFile, master: str) -> 
     log_directory = settings.change_log.directory_for(file.storage, settings.replication.slot)
     postgres = asyncio.run(look_at_shapes(settings, file, read))
     storage = check_storage_of(file, log_directory, settings.change_log.min_free_bytes)
-    return [*postgres, *storage, *check_spark(file, read.facts, master, log_directory)]
+    return [*postgres, *storage, *check_spark(file, read.facts, master, conf, log_directory)]
 
 
 def report(findings: Sequence[Finding], *, json: bool) -> int:

@@ -83,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument(
         "--config", type=Path, metavar="FILE", help="a shapes file: check for `penstock shapes` instead"
     )
-    check.add_argument("--master", default="local[*]", help="the Spark master, with --config (local[*])")
+    _add_spark(check)
     check.set_defaults(run=_check)
 
     demo = commands.add_parser(
@@ -253,4 +253,5 @@ def _check(arguments: argparse.Namespace) -> int:
     settings = load_shapes_settings()
     file = load_shapes_file(arguments.config)
     _need_spark()
-    return report(find_for_shapes(settings, file, arguments.master), json=arguments.json)
+    findings = find_for_shapes(settings, file, arguments.master, dict(arguments.conf))
+    return report(findings, json=arguments.json)

@@ -6,16 +6,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyspark
-import pytest
 from pyspark.sql import SparkSession
 
 from penstock.spark.session import (
     HADOOP_VERSION,
-    StorageRefused,
-    check_storage,
     open_session,
     plain_error,
-    session_conf,
     shape_session,
 )
 from tests.spark.conftest import Started
@@ -48,31 +44,6 @@ def test_settings_belong_to_a_shapes_session(started: Started) -> None:
         assert session.conf.get("spark.sql.session.timeZone") == "UTC"
         assert session.conf.get("spark.sql.ansi.enabled") == "true"
         assert session.conf.get("spark.sql.shuffle.partitions") == "2"
-
-
-@pytest.mark.parametrize(("master", "few"), [("local[2]", True), ("local", True), ("spark://h:7077", False)])
-def test_few_partitions_are_for_one_machine(master: str, few: bool) -> None:
-    conf = session_conf(master, "app", [Path("/x/a.jar"), Path("/x/b.jar")])
-
-    assert ("spark.sql.shuffle.partitions" in conf) == few
-    assert conf["spark.jars"] == "/x/a.jar,/x/b.jar"
-
-
-@pytest.mark.parametrize("url", ["./lake", "/data/lake", "file:///data/lake", "hdfs://n/lake"])
-def test_storages_that_refuse_a_second_commit_pass(url: str) -> None:
-    check_storage(url, {})
-
-
-def test_s3_needs_a_log_store_for_several_writers() -> None:
-    setting = "spark.delta.logStore.s3a.impl"
-    with pytest.raises(
-        StorageRefused, match=r"s3a://lake/x: .* Leave spark\.delta\.logStore\.s3a\.impl unset"
-    ):
-        check_storage("s3a://lake/x", {setting: "org.apache.spark.sql.delta.storage.S3SingleDriverLogStore"})
-
-    check_storage("s3a://lake/x", {})
-    check_storage("s3a://lake/x", {setting: "io.delta.storage.S3DynamoDBLogStore"})
-    assert session_conf("local", "app", [])[setting] == "penstock.S3LogStore"
 
 
 def test_the_s3_client_is_of_sparks_own_hadoop() -> None:

@@ -30,7 +30,8 @@ from penstock.shapes.shape_catalog import ShapeCatalog
 from penstock.shapes.shape_rules import refusals
 from penstock.shapes.shapes_file import ShapeFileError, ShapesFile
 from penstock.shapes.table_facts import TableFacts
-from penstock.spark.session import check_storage, open_session, stop_session
+from penstock.spark.session import open_session, stop_session
+from penstock.spark.session_conf import check_conf
 from penstock.spark.shape_jobs import SparkJobs
 from penstock.spark.where_check import where_refusals
 
@@ -189,7 +190,7 @@ def check_without_spark(settings: ShapesSettings, file: ShapesFile, run: Run) ->
         raise ShapeFileError(
             f"{file.path}: no shape {', '.join(map(repr, unknown))}. Fix: give --resnapshot one of its names"
         )
-    check_storage(file.storage, run.conf)
+    check_conf(file.storage, run.conf)
     settings.change_log.directory_for(file.storage, settings.replication.slot)
     open_registry(file.storage).read()
     try:

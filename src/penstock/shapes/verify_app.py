@@ -27,6 +27,7 @@ from penstock.shapes.table_facts import TableFacts
 from penstock.shapes.verification import Say, ShapeCheck, Verification
 from penstock.shapes.verify_report import ShapeResult, as_json, exit_code, print_text
 from penstock.spark.session import open_session, stop_session
+from penstock.spark.session_conf import check_conf
 from penstock.spark.verify_jobs import CannotCompare, VerifyJobs
 
 _log = structlog.get_logger()
@@ -54,6 +55,7 @@ def run_verify(settings: ShapesSettings, file: ShapesFile, run: VerifyRun) -> in
         raise ShapeFileError(
             f"{file.path}: no shape {run.shape!r}. Fix: give --shape one of {', '.join(names)}"
         )
+    check_conf(file.storage, run.conf)
     # Standard output is for the result alone.
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     with _progress() as say:

@@ -15,16 +15,22 @@ from penstock.finding import Finding
 from penstock.shapes.change_log_index import Relation
 from penstock.shapes.shapes_file import ShapesFile
 from penstock.shapes.table_facts import TableFacts
-from penstock.spark.session import is_local, open_session, plain_errors, stop_session
+from penstock.spark.session import open_session, plain_errors, stop_session
+from penstock.spark.session_conf import check_conf, is_local
 from penstock.spark.where_check import where_refusals
 
 
 def check_spark(
-    file: ShapesFile, facts: Mapping[Relation, TableFacts], master: str, log_directory: Path
+    file: ShapesFile,
+    facts: Mapping[Relation, TableFacts],
+    master: str,
+    conf: Mapping[str, str],
+    log_directory: Path,
 ) -> list[Finding]:
     """Start Spark and ask it. Blocks for seconds."""
     try:
-        spark = open_session(master, "penstock check")
+        check_conf(file.storage, conf)
+        spark = open_session(master, "penstock check", conf)
     except PenstockError as error:
         return [Finding.from_error("spark", error)]
     try:

@@ -17,11 +17,8 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib.resources import files
-from pathlib import Path
 from subprocess import DEVNULL, PIPE
 from typing import IO, Final
-from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
@@ -31,15 +28,10 @@ from pyspark.sql import SparkSession
 
 from penstock.errors import PenstockError
 from penstock.spark.jars import cache_directory, jars_for_spark
-from penstock.spark.log_store import FOR_FILES, FOR_S3
+from penstock.spark.session_conf import session_conf, with_theirs
 
-LOCAL: Final = "local"
 HADOOP_VERSION: Final = "3.5.0"
 """Spark's own; its S3 client has to be the same."""
-_LOCAL_PARTITIONS: Final = 4
-_FILE_MANAGER: Final = (
-    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-)
 _START: Final = threading.Lock()
 # Java says this of a module that Spark asks for, in a tone that worries people.
 _JAVA_CHATTER: Final = b"Using incubator modules"
@@ -65,10 +57,6 @@ class SparkFailed(PenstockError):
     """Spark could not be started."""
 
 
-class StorageRefused(PenstockError):
-    """Tables at this storage could lose commits."""
-
-
 class StorageFailed(PenstockError):
     """A table's storage can't be written."""
 
@@ -84,15 +72,15 @@ def open_session(
 ) -> SparkSession:
     """The process's session; made at the first call. Blocks for seconds, so call it in a thread.
 
-    `extra_conf` goes over our own settings. JarsMissing if Delta's jars were not fetched, CompileFailed if
-    our log stores can't be compiled, SparkFailed if Spark doesn't start.
+    `extra_conf` goes over our own settings, as `with_theirs` says. JarsMissing if Delta's jars were not
+    fetched, CompileFailed if our log stores can't be compiled, SparkFailed if Spark doesn't start.
     """
     with _START:
         # The workers must be this Python: another lacks our packages, or doesn't answer within Spark's 10 s.
         os.environ["PYSPARK_PYTHON"] = sys.executable
         conf = SparkConf(loadDefaults=False)
         settings = session_conf(master, app_name, jars_for_spark(cache_directory()))
-        conf.setAll(list({**settings, **(extra_conf or {})}.items()))
+        conf.setAll(list(with_theirs(settings, extra_conf or {}).items()))
         try:
             if SparkContext._gateway is None:
                 SparkContext._ensure_initialized(gateway=_launch(conf), conf=conf)
@@ -110,65 +98,6 @@ def stop_session(spark: SparkSession) -> None:
     """Stop Spark, with whatever still runs in it. Blocks."""
     with _START:
         spark.stop()
-
-
-def session_conf(master: str, app_name: str, jars: list[Path]) -> dict[str, str]:
-    """Our settings for a master."""
-    conf = {
-        "spark.master": master,
-        "spark.app.name": app_name,
-        "spark.jars": ",".join(map(str, jars)),
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        "spark.delta.logStore.file.impl": FOR_FILES,
-        "spark.delta.logStore.s3a.impl": FOR_S3,
-        # Spark's choice looks at links by starting a process for each.
-        "spark.sql.streaming.checkpointFileManagerClass": _FILE_MANAGER,
-        # Shapes flush side by side: FIFO would let one large flush hold up all small ones.
-        "spark.scheduler.mode": "FAIR",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.ansi.enabled": "true",
-        "spark.sql.execution.arrow.pyspark.enabled": "true",
-        # Spark's own choice, INT96, is read as nanoseconds elsewhere, which hold the years 1678 to 2262 only.
-        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-        # Commits of their own, in which nothing changes.
-        "spark.databricks.delta.vacuum.logging.enabled": "false",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_log_settings()}",
-        "spark.driver.memory": "2g",
-    }
-    if is_local(master):
-        # On one machine a task or job costs more than the rows in it. Adaptive execution makes a job of each
-        # stage: a MERGE of one row into a million has 6 without it and 12 with it.
-        conf |= {
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.sql.adaptive.enabled": "false",
-            "spark.default.parallelism": str(_LOCAL_PARTITIONS),
-            "spark.sql.shuffle.partitions": str(_LOCAL_PARTITIONS),
-            "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(_LOCAL_PARTITIONS),
-            "spark.databricks.delta.snapshotPartitions": "2",
-        }
-    return conf
-
-
-def is_local(master: str) -> bool:
-    """Whether Spark runs in one process on this machine."""
-    return master == LOCAL or master.startswith(f"{LOCAL}[")
-
-
-def check_storage(url: str, conf: Mapping[str, str]) -> None:
-    """Refuse a log store on which a former leader's commit could overwrite the new one's.
-
-    Delta's own for S3 looks and then writes: it is safe within one JVM only.
-    """
-    setting = f"spark.delta.logStore.{urlsplit(url).scheme}.impl"
-    if conf.get(setting, "").endswith("S3SingleDriverLogStore"):
-        raise StorageRefused(
-            f"storage {url}: two leaders could overwrite each other's commits. Leave {setting} unset for"
-            " ours, or set it to one for several writers, such as io.delta.storage.S3DynamoDBLogStore"
-        )
 
 
 @contextmanager
@@ -215,10 +144,6 @@ def _kinds(kind: type[PenstockError]) -> dict[str, type[PenstockError]]:
     """An error's class and all below it, by name."""
     below = [_kinds(each) for each in kind.__subclasses__()]
     return {kind.__name__: kind} | {name: each for kinds in below for name, each in kinds.items()}
-
-
-def _log_settings() -> str:
-    return Path(str(files("penstock.spark") / "log4j2.properties")).as_uri()
 
 
 def _launch(conf: SparkConf) -> object:
