@@ -208,6 +208,27 @@ class TestTrees:
 
         assert now.oid == before.oid
         assert (now.filenode != before.filenode, now.layout != before.layout) == (filenode, layout)
+        assert now.identity == before.identity
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            "ALTER TABLE t REPLICA IDENTITY FULL",
+            "ALTER TABLE t REPLICA IDENTITY NOTHING",
+            "ALTER TABLE t REPLICA IDENTITY USING INDEX t_n_key",
+            "ALTER TABLE t DROP CONSTRAINT t_pkey",
+            "ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (n)",
+            "ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (id) DEFERRABLE",
+        ],
+    )
+    async def test_what_changes_an_identity(self, sql: Sql, catalog: ShapeCatalog, change: str) -> None:
+        sql("CREATE TABLE t (id int PRIMARY KEY, n int NOT NULL UNIQUE)")
+        before = (await tree_of(catalog, T)).table
+        sql(change)
+        now = (await tree_of(catalog, T)).table
+
+        assert now.identity != before.identity
+        assert (now.oid, now.filenode) == (before.oid, before.filenode)
 
     async def test_a_rewrite_forgets_what_old_rows_had_and_shows_as_one(
         self, sql: Sql, catalog: ShapeCatalog

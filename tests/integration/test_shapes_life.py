@@ -32,13 +32,6 @@ def shape(name: str, *lines: str, table: str = "", interval_ms: int = 100) -> st
     return "\n".join([*own, *lines])
 
 
-def wait_for_reason(process: ShapesProcess, name: str, reason: str) -> None:
-    """The shape is snapshotted again because of this."""
-    process.wait_for_log(
-        "snapshot_needed", LONG, where=lambda line: line["shape"] == name and reason in line["reason"]
-    )
-
-
 def snapshots(process: ShapesProcess, name: str) -> int:
     """How many snapshots of a shape were taken."""
     return sum(line["shape"] == name for line in process.events("snapshot_done"))
@@ -90,7 +83,7 @@ class AlteredTables:
     def is_snapshotted_by(self, name: str, statements: str, reason: str) -> None:
         before = snapshots(self.service, name)
         self.site.sql(statements)
-        wait_for_reason(self.service, name, reason)
+        self.service.wait_for_reason(name, reason, LONG)
         self.site.wait_until(lambda: snapshots(self.service, name) > before, LONG, self.service)
 
     def add_columns(self) -> None:
@@ -203,9 +196,9 @@ def test_tables_are_altered_under_a_running_service_and_while_it_is_stopped(site
         ALTER TABLE widened ALTER id TYPE bigint;
     """)
     with site.shapes("--resnapshot", "prices") as service:
-        wait_for_reason(service, "prices", "--resnapshot asked for it")
-        wait_for_reason(service, "parts", "parts_0, a partition of public.parts, was detached")
-        wait_for_reason(service, "widened", "public.widened was rewritten")
+        service.wait_for_reason("prices", "--resnapshot asked for it", LONG)
+        service.wait_for_reason("parts", "parts_0, a partition of public.parts, was detached", LONG)
+        service.wait_for_reason("widened", "public.widened was rewritten", LONG)
         service.wait_for_log("snapshot_done", LONG, count=3)
         altered = AlteredTables(site, service)
         altered.equal("quiet", "id", "v", "extra", "late")
@@ -316,8 +309,8 @@ def test_shapes_come_and_go_and_so_do_slots_and_servers(site: ShapesSite, slot_w
     site.write_file(FIRST, ODD, SECOND)
     held = "UPDATE second SET v = 'held' WHERE id >= 50"
     with load(site), held_back(site, held) as release, site.shapes() as service:
-        wait_for_reason(service, "second", "it is new")
-        wait_for_reason(service, "even", "its definition was changed")
+        service.wait_for_reason("second", "it is new", LONG)
+        service.wait_for_reason("even", "its definition was changed", LONG)
         service.wait_for_log("snapshot_waits", LONG)
         site.sql("INSERT INTO first VALUES (-1, 'meanwhile')")
         site.wait_until(lambda: (-1, "meanwhile") in site.rows("first", ("id", "v")), LONG, service)
@@ -326,7 +319,7 @@ def test_shapes_come_and_go_and_so_do_slots_and_servers(site: ShapesSite, slot_w
         service.wait_for_log("snapshot_done", LONG, count=2)
         slot_watch.drop(site.slot)
         for name in ("first", "even", "second"):
-            wait_for_reason(service, name, f"slot {site.slot} is missing")
+            service.wait_for_reason(name, f"slot {site.slot} is missing", LONG)
         service.wait_for_log("snapshot_done", LONG, count=5)
         stop(service)
 

@@ -42,6 +42,12 @@ class ShapesProcess(CaptureProcess):
             os.killpg(self.pid, signal.SIGKILL)
         super().close()
 
+    def wait_for_reason(self, shape: str, reason: str, timeout: float = 60.0) -> None:
+        """Wait until the shape is to be snapshotted again because of this."""
+        self.wait_for_log(
+            "snapshot_needed", timeout, where=lambda line: line["shape"] == shape and reason in line["reason"]
+        )
+
     def freeze_all(self) -> None:
         """Stop it and its Java in the middle of whatever they do."""
         os.killpg(self.pid, signal.SIGSTOP)

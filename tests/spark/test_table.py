@@ -271,6 +271,21 @@ def test_upkeep_comes_once_in_so_many_commits_and_leaves_the_offset(
     assert capfd.readouterr().out == ""
 
 
+def test_upkeep_comes_though_every_commit_is_made_by_another_process(
+    spark: SparkSession, open_table: OpenTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_module, "UPKEEP_COMMITS", 3)
+    open_table().overwrite_from(spark.range(3).selectExpr("cast(id as int) id", "'a' a", "'b' b"), 100, KEY)
+    tended = []
+    for place in range(5):
+        table = open_table()
+        table.merge(net(spark, table, Change("insert", 1000 + place, "a", "b")), 200 + place)
+        tended.append(table.upkeep())
+
+    # Version 3 is the third of them, and OPTIMIZE makes version 4: the sixth comes with the fifth.
+    assert tended == [False, False, True, False, True]
+
+
 def test_small_files_are_put_together_but_not_into_one(
     spark: SparkSession, open_table: OpenTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -179,6 +179,21 @@ def test_an_attached_table_says_nothing_about_shapes_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
+    ("relation", "shapes"),
+    [(ORDERS, {"open_orders", "all_orders"}), (MAY, {"events"}), (OTHER, set())],
+)
+def test_what_the_server_left_out_is_copied_again(relation: Relation, shapes: set[str]) -> None:
+    some = collector()
+    assert some.knows(relation) == (relation != OTHER)
+    some.learn(OTHER, Found())
+
+    found = again(some.left_out(relation))
+
+    assert found.keys() == shapes
+    assert all(f"left out changes of {relation}" in reason for reason in found.values())
+
+
+@pytest.mark.parametrize(
     ("changes", "reason"),
     [
         ([(MAY, 50)], "public.events_may, a partition of public.events, was truncated alone"),

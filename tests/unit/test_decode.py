@@ -10,7 +10,14 @@ import pyarrow as pa
 import pytest
 
 from penstock.log_offset import LogOffset
-from penstock.spark.decode import ChangeDecoder, Column, DecodeError, LayoutChanged, decode_copy
+from penstock.spark.decode import (
+    ChangeDecoder,
+    Column,
+    DecodeError,
+    LayoutChanged,
+    RowIncomplete,
+    decode_copy,
+)
 from penstock.spark.type_map import lake_type
 
 COLUMNS = [
@@ -41,8 +48,8 @@ ROW = cells(id="7", amount="1.50", note='"a\\"b\\n"', placed='"2026-01-02 03:04:
 PLACED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
-def decoder(**options: bool) -> ChangeDecoder:
-    return ChangeDecoder("public.orders", COLUMNS, ["id"], **options)
+def decoder(*, ignore_others: bool = False) -> ChangeDecoder:
+    return ChangeDecoder("public.orders", COLUMNS, ["id"], ignore_others=ignore_others)
 
 
 def decoded(*frames: bytes) -> list[dict[str, Any]]:
@@ -136,6 +143,63 @@ def test_an_insert_older_than_a_column_has_the_columns_missing_value() -> None:
     assert newer["n"] is None
 
 
+@pytest.mark.parametrize("new_id", [7, 8])
+def test_where_needs_what_an_update_leaves_out(new_id: int) -> None:
+    judging = ChangeDecoder("public.orders", COLUMNS, ["id"], filtered=True, must_come=["note"])
+    update = frame("U", cells(id=str(new_id), amount="1.50", placed="null"), cells(id="7"))
+
+    with pytest.raises(
+        RowIncomplete, match=r"^public.orders at .*: the frame lacks note, so where can't judge"
+    ):
+        judging.decode([AT], [update])
+
+
+@pytest.mark.parametrize(
+    ("row", "old", "absent"),
+    [
+        pytest.param(ROW, cells(id="7"), None, id="it is there"),
+        pytest.param(
+            cells(id="7", amount="1.50", placed="null"),
+            cells(id="7", amount="0.00", note='"toasted"', placed="null"),
+            None,
+            id="the identity is full",
+        ),
+        pytest.param(
+            cells(id="7", amount="1.50", placed="null"),
+            cells(id="7", amount="0.00", placed="null"),
+            ["note"],
+            id="the identity is full, and the column is younger",
+        ),
+        pytest.param(
+            cells(id="7", amount="1.50", note="null"),
+            cells(id="7"),
+            ["placed"],
+            id="what lacks is never left out of a row that has it",
+        ),
+    ],
+)
+def test_where_can_judge_an_update(row: str, old: str, absent: list[str] | None) -> None:
+    judging = ChangeDecoder("public.orders", COLUMNS, ["id"], filtered=True, must_come=["note"])
+
+    [update] = judging.decode([AT], [frame("U", row, old)]).to_pylist()
+
+    assert update["_penstock_absent"] == absent
+
+
+def test_an_update_that_may_bring_a_row_in_has_the_missing_values_of_younger_columns() -> None:
+    columns = [
+        Column("id", "bigint"),
+        Column("n", "integer", missing="5"),
+        Column("t", "text", missing="young"),
+        Column("later", "text"),
+    ]
+    judging = ChangeDecoder("public.t", columns, ["id"], filtered=True, must_come=["t", "later"])
+    row, toasted = '{"name":"id","type":"bigint","value":1}', '{"name":"t","type":"text","value":"toasted"}'
+    [update] = judging.decode([AT], [frame("U", row, f"{row},{toasted}")]).to_pylist()
+
+    assert (update["n"], update["t"], update["_penstock_absent"]) == (5, "toasted", ["later"])
+
+
 def test_a_key_change_is_a_delete_and_an_insert_that_remembers_the_old_key() -> None:
     before, gone, came, after = decoded(
         frame("I", ROW),
@@ -186,16 +250,16 @@ def test_an_unreadable_payload(payload: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bad", "message"),
+    ("bad", "kind", "message"),
     [
-        pytest.param(frame("M"), "the frame is no insert", id="action"),
-        pytest.param(frame("D", identity=cells(note='"x"')), "lacks the key's column id", id="delete"),
-        pytest.param(frame("U", ROW, cells(note='"x"')), "lacks the key's column id", id="update"),
-        pytest.param(frame("I", cells(note='"x"')), "lacks the key's column id", id="insert"),
+        pytest.param(frame("M"), DecodeError, "the frame is no insert", id="action"),
+        pytest.param(frame("D", identity=cells(note='"x"')), RowIncomplete, "key's column id", id="delete"),
+        pytest.param(frame("U", ROW, cells(note='"x"')), RowIncomplete, "key's column id", id="update"),
+        pytest.param(frame("I", cells(note='"x"')), RowIncomplete, "key's column id", id="insert"),
     ],
 )
-def test_a_frame_that_tells_no_row(bad: bytes, message: str) -> None:
-    with pytest.raises(DecodeError, match=message):
+def test_a_frame_that_tells_no_row(bad: bytes, kind: type[DecodeError], message: str) -> None:
+    with pytest.raises(kind, match=message):
         decoder().decode([AT], [bad])
 
 

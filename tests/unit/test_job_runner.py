@@ -21,6 +21,7 @@ from penstock.shapes.flush_tracker import FlushTracker
 from penstock.shapes.flusher import FlushLimits, FlushPlan, ShapeState
 from penstock.shapes.job_runner import JobRunner, JobThreads
 from penstock.shapes.ledger import Ledger, whole
+from penstock.shapes.registry import RegistryError
 
 TABLE = Relation("public", "t")
 
@@ -113,14 +114,15 @@ async def test_one_that_fails_holds_nobody_else(ledger: Ledger, error: Exception
     assert ledger.tracker.frontier_lsn == 100
 
 
-async def test_a_broken_log_ends_all(ledger: Ledger) -> None:
+@pytest.mark.parametrize("kind", [ChangeLogBroken, RegistryError])
+async def test_a_broken_log_or_registry_ends_all(ledger: Ledger, kind: type[PenstockError]) -> None:
     work = FakeWork(ledger)
-    work.failures["b"] = ChangeLogBroken("the disk is full")
+    work.failures["b"] = kind("the disk is full")
     async with running(JobRunner(ledger, work)) as task:
         await asyncio.wait([task], timeout=10)
         with pytest.raises(BaseExceptionGroup) as caught:
             task.result()
-    assert caught.group_contains(ChangeLogBroken)
+    assert caught.group_contains(kind)
 
 
 async def test_threads_are_settled_when_their_work_has_ended() -> None:

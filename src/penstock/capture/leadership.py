@@ -58,7 +58,8 @@ class Leadership:
             self._health.enter(Phase.PREPARING)
             slot = await self._ensure_slot()
             stream = await self._line.start_stream(
-                self._settings.wal2json.plugin_options(), on_dropped=self._metrics.dropped_by_server.inc
+                self._settings.wal2json.plugin_options(),
+                on_dropped=lambda *_: self._metrics.dropped_by_server.inc(),
             )
             await self._lead(stream, slot)
         return None

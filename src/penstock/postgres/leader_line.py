@@ -135,11 +135,23 @@ class LeaderLine:
         return EnsuredSlot(await create_slot(line, name, plugin), created=True)
 
     async def start_stream(
-        self, options: Mapping[str, str], *, on_dropped: Callable[[], None]
+        self, options: Mapping[str, str], *, on_dropped: Callable[[str, str], None]
     ) -> ReplicationStream:
-        """Enter COPY BOTH; a walsender of the former leader may take a moment to let go of the slot."""
+        """Enter COPY BOTH; a walsender of the former leader may take a moment to let go of the slot.
+
+        `on_dropped`: as NoticeAlarm has it.
+        """
+        alarm = NoticeAlarm(on_dropped)
+        self._replication_connection.add_notice_handler(alarm)
+        try:
+            return await self._enter_copy(options)
+        except BaseException:
+            # It may be tried again with other options, on the same connection.
+            self._replication_connection.remove_notice_handler(alarm)
+            raise
+
+    async def _enter_copy(self, options: Mapping[str, str]) -> ReplicationStream:
         line = self._replication_connection
-        line.add_notice_handler(NoticeAlarm(on_dropped))
         deadline = time.monotonic() + self.timings.timeout_s
         while True:
             try:

@@ -102,6 +102,8 @@ class ShapesApp:
                 if self._run.once and isinstance(error, NeedsOperator):
                     raise
                 await self._cycle.recover(error)
+                if leadership.has_led:
+                    give_up_at = time.monotonic() + self._settings.change_log.stall_s
                 if self._run.once and time.monotonic() > give_up_at:
                     return EXIT_STALLED
                 continue

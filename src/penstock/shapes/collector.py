@@ -33,6 +33,8 @@ class Member(NamedTuple):
     """A digest of its pg_attribute rows, xmin included: changes with every ALTER of a column."""
     attached: bool = False
     """Whether it became a partition in a later transaction than the one that created it."""
+    identity: str = ""
+    """Its replica identity, and the indexes that are its key or could stand for it."""
 
 
 class Tree(NamedTuple):
@@ -116,7 +118,8 @@ class Collector:
        unless the whole table is truncated later in the transaction.
     7. A relation that the catalog no longer has may have been a partition whose rows went with it: the
        shapes of all partitioned tables are snapshotted again. An attached one brought rows along.
-    8. `check` compares the catalog with what it was: partitions that were detached, dropped, renamed, or
+    8. A change that the server left out is nowhere else: the shapes of its table are snapshotted again.
+    9. `check` compares the catalog with what it was: partitions that were detached, dropped, renamed, or
        attached, a table that was dropped, renamed or exchanged, a rewrite. Nothing in the stream tells
        these, so call it often; the snapshot that follows mends what was passed over since.
 
@@ -221,6 +224,15 @@ class Collector:
         self._routes[relation] = frozenset(tables)
         parents = sorted(tables - {relation}) if found.attached else []
         return self._again(dict.fromkeys(parents, f"{relation} was attached, with what it held"))
+
+    def knows(self, relation: Relation) -> bool:
+        """Whether `learn` has been told of it, or it needs no telling."""
+        return relation in self._routes
+
+    def left_out(self, relation: Relation) -> list[SnapshotAgain]:
+        """The server says that it left out a change of this relation, which must be known."""
+        reason = f"the server left out changes of {relation}, for want of a replica identity"
+        return self._again(dict.fromkeys(sorted(self._routes[relation]), reason))
 
     def check(self, trees: Iterable[Tree]) -> list[SnapshotAgain]:
         """The followed tables as the catalog has them now, without those that it no longer has."""

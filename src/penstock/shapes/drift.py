@@ -59,7 +59,10 @@ def compare(shape: Shape, before: TableFacts, now: TableFacts) -> Drift:
     old, new = _names(shape, before), _names(shape, now)
     added = tuple(column for column in now.wanted(shape.columns) if column.name not in old)
     gone = [
-        column._replace(not_null=False) for column in before.wanted(shape.columns) if column.name not in new
+        # A row that lacks it is one of after, and has null.
+        column._replace(not_null=False, missing=None)
+        for column in before.wanted(shape.columns)
+        if column.name not in new
     ]
     dropped = tuple(column.name for column in gone if column.name not in before.gone)
     facts = now._replace(columns=(*now.columns, *gone), gone=tuple(column.name for column in gone))

@@ -14,6 +14,7 @@ from penstock.errors import PenstockError
 from penstock.shapes.change_log_errors import ChangeLogBroken
 from penstock.shapes.flusher import Job
 from penstock.shapes.ledger import Ledger
+from penstock.shapes.registry import RegistryError
 
 _LONGEST_WAIT_S: Final = 1.0
 _CANCEL_EVERY_S: Final = 0.5
@@ -63,7 +64,7 @@ class ShapeWork(Protocol):
 class JobRunner:
     """Starts jobs as the plan says, each a task; a failure puts its shape off and holds nobody else.
 
-    Only a broken log ends all: it can't be trusted any more, and a new leadership begins another.
+    Only a log or a registry that can't be written ends all: a new leadership begins with what is on disk.
     """
 
     def __init__(self, ledger: Ledger, work: ShapeWork) -> None:
@@ -109,7 +110,7 @@ class JobRunner:
         self.running += 1
         try:
             await work(shape)
-        except ChangeLogBroken:
+        except (ChangeLogBroken, RegistryError):
             raise
         except Exception as error:
             known = isinstance(error, PenstockError)

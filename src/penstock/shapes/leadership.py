@@ -26,6 +26,7 @@ from penstock.postgres.wal2json import replication_options
 from penstock.postgres.watchdog import Watchdog
 from penstock.settings import ShapesSettings
 from penstock.shapes.change_log import ChangeLog, LogLimits
+from penstock.shapes.change_log_index import Relation
 from penstock.shapes.change_log_runs import create_run, remove_older_runs, remove_run
 from penstock.shapes.job_runner import JobThreads
 from penstock.shapes.jobs import ShapeJobs
@@ -92,6 +93,7 @@ class ShapesLeadership:
             metrics=metrics,
         )
         self._pipeline: ShapesPipeline | None = None
+        self._left_out: set[Relation] = set()
         self.has_led = False
 
     async def run(self) -> AnotherLeads | None:
@@ -125,6 +127,7 @@ class ShapesLeadership:
             self._file.shapes,
             prepared=prepared,
             stream=stream,
+            left_out=self._left_out,
             freshness=freshness,
             log=log,
             catalog=self._catalog,
@@ -157,7 +160,10 @@ class ShapesLeadership:
                 numeric_as_string=numeric_as_string,
             )
 
-        dropped = self._metrics.dropped_by_server.inc
+        def dropped(*table: str) -> None:
+            self._metrics.dropped_by_server.inc()
+            self._left_out.add(Relation(*table))
+
         try:
             return await self._line.start_stream(options(numeric_as_string=True), on_dropped=dropped)
         except PluginOptionRefused:

@@ -52,6 +52,7 @@ class ShapesPipeline:
         *,
         prepared: Prepared,
         stream: ReplicationStream,
+        left_out: set[Relation],
         freshness: Freshness,
         log: ChangeLog,
         catalog: ShapeCatalog,
@@ -96,23 +97,32 @@ class ShapesPipeline:
             catalog=catalog,
             parameters=parameters,
             facts=known,
+            make_anew=self.make_anew,
         )
         self.runner = JobRunner(self.ledger, self.work)
         self.reader = ShapesReader(
             source=stream,
+            left_out=left_out,
             ledger=self.ledger,
             look_up=catalog.found,
             note_again=self.note_again,
+            make_anew=self.make_anew,
             on_commits=self.runner.wake,
             feedback=self.feedback,
             freshness=freshness,
         )
         self.watch = TableWatch(
-            shapes, catalog=catalog, ledger=self.ledger, work=self.work, note_again=self.note_again
+            shapes, catalog=catalog, ledger=self.ledger, work=self.work, make_anew=self.make_anew
         )
 
+    async def make_anew(self, again: Sequence[SnapshotAgain]) -> None:
+        """Shapes have to be snapshotted again: they are pinned, and then the registry hears of it."""
+        if again:
+            self.ledger.carry_out(again, time.monotonic())
+            await self.note_again(again)
+
     async def note_again(self, again: Sequence[SnapshotAgain]) -> None:
-        """Shapes have to be snapshotted again: the registry knows it before anything else is done."""
+        """Shapes are pinned to be snapshotted again: the registry knows it before anything else is done."""
         await self.keeper.update(lambda registry: registry.all_awaiting(again))
         for each in again:
             self._say_needed(each)

@@ -28,18 +28,26 @@ class ShapesReader:
         self,
         *,
         source: FrameSource,
+        left_out: set[Relation],
         ledger: Ledger,
         look_up: Callable[[Relation], Awaitable[Found | None]],
         note_again: Callable[[Sequence[SnapshotAgain]], Awaitable[None]],
+        make_anew: Callable[[Sequence[SnapshotAgain]], Awaitable[None]],
         on_commits: Callable[[], None],
         feedback: Feedback,
         freshness: Freshness,
     ) -> None:
-        """`note_again` writes the registry, `on_commits` wakes those who wait for something to flush."""
+        """`left_out` gets the tables of which the source has left out changes, before it returns from `read`.
+
+        `note_again` writes the registry, `make_anew` does that for shapes that are yet to be pinned, and
+        `on_commits` wakes those who wait for something to flush.
+        """
         self._source = source
+        self._left_out = left_out
         self._ledger = ledger
         self._look_up = look_up
         self._note_again = note_again
+        self._make_anew = make_anew
         self._on_commits = on_commits
         self._feedback = feedback
         self._freshness = freshness
@@ -51,6 +59,8 @@ class ShapesReader:
         collector, log = self._ledger.collector, self._ledger.log
         while True:
             frames = await self._source.read()
+            # Before the commits of those changes are taken.
+            await self._mend_left_out()
             start = 0
             while start < len(frames):
                 now = time.monotonic()
@@ -87,10 +97,15 @@ class ShapesReader:
             # A commit may be streamed a moment before it is visible to others.
             await asyncio.sleep(_LOOK_AGAIN_S)
             found = await self._look_up(relation)
-        again = self._ledger.collector.learn(relation, found)
-        if again:
-            self._ledger.carry_out(again, time.monotonic())
-            await self._note_again(again)
+        await self._make_anew(self._ledger.collector.learn(relation, found))
+
+    async def _mend_left_out(self) -> None:
+        collector = self._ledger.collector
+        while self._left_out:
+            relation = self._left_out.pop()
+            if not collector.knows(relation):
+                await self._learn(relation)
+            await self._make_anew(collector.left_out(relation))
 
     async def _wait_for_room(self) -> None:
         self.is_paused = True

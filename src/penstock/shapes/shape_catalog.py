@@ -53,7 +53,11 @@ SELECT t.root, n.nspname::text, c.relname::text, c.oid, c.relfilenode, c.relkind
        (SELECT pg_catalog.md5(pg_catalog.string_agg(a.attnum || ' ' || a.xmin::text, ',' ORDER BY a.attnum))
         FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0),
        coalesce(t.joined_by <> made.xmin
-                OR t.above_age < (pg_catalog.age(made.xmin)::int8 + 4294967296) %% 4294967296, false)
+                OR t.above_age < (pg_catalog.age(made.xmin)::int8 + 4294967296) %% 4294967296, false),
+       pg_catalog.concat(c.relreplident, (
+           SELECT pg_catalog.string_agg(pg_catalog.concat_ws(' ', '', i.indkey, i.indisprimary::int,
+                  i.indisreplident::int, i.indimmediate::int, i.indisvalid::int), ',' ORDER BY i.indexrelid)
+           FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND (i.indisprimary OR i.indisreplident)))
 FROM tree t
 JOIN pg_catalog.pg_class c ON c.oid = t.oid
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -260,8 +264,8 @@ def _by_first(rows: Iterable[_Row]) -> defaultdict[int, list[_Row]]:
 
 
 def _member(row: _Row) -> Member:
-    schema, table, oid, filenode, _, layout, attached = row
-    return Member(Relation(schema, table), oid, filenode, layout or "", attached)
+    schema, table, oid, filenode, _, layout, attached, identity = row
+    return Member(Relation(schema, table), oid, filenode, layout or "", attached, identity)
 
 
 def _column(row: _Row, old: Mapping[str, str]) -> ColumnFacts:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
@@ -34,13 +33,13 @@ class TableWatch:
         catalog: ShapeCatalog,
         ledger: Ledger,
         work: Work,
-        note_again: Callable[[Sequence[SnapshotAgain]], Awaitable[None]],
+        make_anew: Callable[[Sequence[SnapshotAgain]], Awaitable[None]],
     ) -> None:
         self._shapes = shapes
         self._catalog = catalog
         self._ledger = ledger
         self._work = work
-        self._note_again = note_again
+        self._make_anew = make_anew
         self._following: set[str] = set()
         self._said: dict[str, str] = {}
 
@@ -49,7 +48,7 @@ class TableWatch:
         async with asyncio.TaskGroup() as group:
             while True:
                 trees = await self._catalog.trees({Relation(*shape.table) for shape in self._shapes})
-                await self._act(self._ledger.collector.check(trees))
+                await self._make_anew(self._ledger.collector.check(trees))
                 for shape in self._altered(trees):
                     self._following.add(shape)
                     group.create_task(self._follow(shape), name=f"follow {shape}")
@@ -60,7 +59,10 @@ class TableWatch:
         found = []
         for shape in self._shapes:
             facts, tree = self._work.facts(shape.name), now.get(Relation(*shape.table))
-            if facts is not None and tree not in (None, facts.tree) and shape.name not in self._following:
+            if facts is None or tree is None or shape.name in self._following:
+                continue
+            # What has stopped it may have been taken back.
+            if tree != facts.tree or self._work.is_stopped(shape.name):
                 found.append(shape.name)
         return found
 
@@ -68,7 +70,7 @@ class TableWatch:
         try:
             again = await self._work.follow(shape)
             if again is not None:
-                await self._act([again])
+                await self._make_anew([again])
             self._said.pop(shape, None)
         except PenstockError as error:
             if self._said.get(shape) != str(error):
@@ -77,8 +79,3 @@ class TableWatch:
             await asyncio.sleep(_AFTER_FAILURE_S)
         finally:
             self._following.discard(shape)
-
-    async def _act(self, again: Sequence[SnapshotAgain]) -> None:
-        if again:
-            self._ledger.carry_out(again, time.monotonic())
-            await self._note_again(again)

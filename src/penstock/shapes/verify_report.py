@@ -45,11 +45,14 @@ class ShapeResult:
         """What this shape alone would end with."""
         if self.counts.differing:
             return EXIT_DIFFERENT
-        return EXIT_NOT_COMPARED if self.problem is not None or self.unchecked else EXIT_EQUAL
+        open_ends = self.problem is not None or self.unchecked or self.changing
+        return EXIT_NOT_COMPARED if open_ends else EXIT_EQUAL
 
     @property
     def result(self) -> str:
         """In a word or two."""
+        if self.problem is None and self.exit_code == EXIT_NOT_COMPARED:
+            return "not all compared"
         return ("equal", "different", "not compared")[self.exit_code]
 
     def notes(self) -> Iterator[str]:
@@ -59,7 +62,7 @@ class ShapeResult:
         if self.behind_bytes is not None:
             yield f"the service is stopped; the table is up to {self.behind_bytes:,} bytes of WAL behind"
         if self.changing:
-            yield f"{self.changing:,} keys changed at every look and were not judged"
+            yield f"{self.changing:,} keys changed at every look and were not judged: verify again"
         if self.unchecked:
             yield f"{self.unchecked:,} more keys differed at first and were too many to look at again"
         if self.left_out:

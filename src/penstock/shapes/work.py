@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 import structlog
@@ -21,9 +21,10 @@ from penstock.shapes.ledger import Ledger
 from penstock.shapes.registry_keeper import RegistryKeeper
 from penstock.shapes.shape import Shape
 from penstock.shapes.shape_catalog import ShapeCatalog
+from penstock.shapes.shape_rules import table_problems
 from penstock.shapes.snapshot_again import SnapshotAgain
 from penstock.shapes.table_facts import ColumnFacts, TableFacts
-from penstock.spark.decode import LayoutChanged
+from penstock.spark.decode import LayoutChanged, RowIncomplete
 
 FLUSH_MAX_BYTES: Final = 256 * 2**20
 """What one flush reads of the log, unless a single transaction has more."""
@@ -49,6 +50,7 @@ class Work:
         catalog: ShapeCatalog,
         parameters: dict[str, Any],
         facts: Mapping[str, TableFacts],
+        make_anew: Callable[[Sequence[SnapshotAgain]], Awaitable[None]],
     ) -> None:
         """`facts`: of the shapes that go on, as the registry has them."""
         self._shapes = {shape.name: shape for shape in shapes}
@@ -59,6 +61,7 @@ class Work:
         self._catalog = catalog
         self._parameters = parameters
         self._facts = dict(facts)
+        self._make_anew = make_anew
         self._stopped: dict[str, str] = {}
         """Shapes whose tables were altered in a way that ours can't follow, with the sentence."""
         self._turns = {shape.name: asyncio.Lock() for shape in shapes}
@@ -69,6 +72,10 @@ class Work:
         """Of the table as ours follows it; None before its snapshot."""
         return self._facts.get(shape)
 
+    def is_stopped(self, shape: str) -> bool:
+        """Whether the shape's table was altered in a way that ours can't follow."""
+        return shape in self._stopped
+
     async def flush(self, shape: str) -> None:
         """Apply what is new in the log to the shape's table, in one commit."""
         async with self._turns[shape]:
@@ -78,7 +85,14 @@ class Work:
             self._ledger.flushed(shape, done.tx_offset, time.monotonic())
             if done.rows:
                 _log.debug("flushed", shape=shape, changes=done.rows, lsn=format_lsn(done.tx_offset))
-                await self._threads.run(self._jobs.upkeep, self._shapes[shape])
+                await self._upkeep(self._shapes[shape])
+
+    async def _upkeep(self, shape: Shape) -> None:
+        """The flush is done and said: a failure here must not make it look undone."""
+        try:
+            await self._threads.run(self._jobs.upkeep, shape)
+        except PenstockError as error:
+            _log.error("upkeep_failed", shape=shape.name, detail=str(error))
 
     async def _flush(self, shape: Shape) -> JobDone:
         if shape.name in self._stopped:
@@ -98,6 +112,9 @@ class Work:
             facts, added = await self._follow(shape)
             if facts == self._facts[shape.name]:
                 raise
+        except RowIncomplete as error:
+            await self._make_anew([SnapshotAgain(shape.name, str(error))])
+            raise
         done = await self._threads.run(self._jobs.flush, shape, facts, ranges, up_to.tx_offset, added)
         await self._altered(shape.name, facts)
         return done
@@ -116,6 +133,9 @@ class Work:
             facts = await self._current_facts(shape)
             if facts != before:
                 raise ShapeStopped(f"{shape.table} is being altered: its snapshot starts again")
+            problems = table_problems(shape, facts)
+            if problems:
+                raise ShapeStopped(". ".join(map(str, problems)))
             _log.info(
                 "snapshot_started", shape=shape.name, cut=format_lsn(exported.cut_lsn), parts=len(parts)
             )

@@ -42,10 +42,19 @@ class ShapeLayout:
     ignore_others: bool = False
     """Whether the shape lists its columns: others in a frame are then passed over."""
     where: str | None = None
+    must_come: tuple[str, ...] = ()
+    """Columns without which `where` can't judge an update, and which a wrong replica identity leaves out."""
 
     def decoder(self) -> ChangeDecoder:
         """A decoder for the table's frames."""
-        return ChangeDecoder(self.relation, self.columns, self.key, ignore_others=self.ignore_others)
+        return ChangeDecoder(
+            self.relation,
+            self.columns,
+            self.key,
+            ignore_others=self.ignore_others,
+            filtered=self.where is not None,
+            must_come=self.must_come,
+        )
 
 
 def behind(ranges: Sequence[SegmentRange], offset: int | None) -> list[SegmentRange]:

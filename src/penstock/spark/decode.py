@@ -17,13 +17,16 @@
 3. An update whose `identity` shows another key than its row becomes a delete of the old key at `op_offset`
    and an insert of the new one at `op_offset + 1`. What that insert lacks is in the old key's row.
 4. A row that was inserted before a column was added has the column's `missing` value, which its frame can't
-   carry. An update that lacks the column keeps what the row has, as in 1.
-5. Keys are compared as text. So `1.0` to `1.00` is a key change too, and still ends with the right row.
+   carry. An update that lacks the column keeps what the row has, as in 1. In a shape with a `where` it may
+   be what brings the row in, so there it has the value, too.
+5. A change that doesn't carry its key can't be applied. Nor can an update be judged by a `where` without an
+   unchanged TOAST column. Both come of a replica identity that the table had for a while: RowIncomplete.
+6. Keys are compared as text. So `1.0` to `1.00` is a key change too, and still ends with the right row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -51,6 +54,10 @@ class DecodeError(PenstockError):
 
 class LayoutChanged(DecodeError):
     """A frame has a column, or a column's type, that the decoder wasn't made for: the table was altered."""
+
+
+class RowIncomplete(DecodeError):
+    """A change lacks what tells its row, or whether that belongs to the shape. Nothing in the log has it."""
 
 
 class Column(NamedTuple):
@@ -119,10 +126,19 @@ class ChangeDecoder:
 
     `relation` is its name for messages, `columns` are those to decode, `key` names the key's. Another column
     in a frame means LayoutChanged; with `ignore_others` it is passed over (a shape that lists its columns).
+    `filtered`: a `where` will judge the rows. Then an update without one of the columns `must_come`, whose
+    identity has no more than the key (so that it isn't FULL), is RowIncomplete.
     """
 
     def __init__(
-        self, relation: str, columns: Sequence[Column], key: Sequence[str], *, ignore_others: bool = False
+        self,
+        relation: str,
+        columns: Sequence[Column],
+        key: Sequence[str],
+        *,
+        ignore_others: bool = False,
+        filtered: bool = False,
+        must_come: Collection[str] = (),
     ) -> None:
         self._relation = relation
         self._columns = tuple(columns)
@@ -131,6 +147,9 @@ class ChangeDecoder:
         self._new: _Row = [_missing(column) for column in columns]
         self._places = {column.name: place for place, column in enumerate(columns)}
         self._key = tuple(self._places[name] for name in key)
+        self._key_names = frozenset(key)
+        self._otherwise = self._new if filtered else self._blank
+        self._must_come = frozenset(must_come)
         self._known: dict[tuple[str, str], int | None] = {
             (column.name, column.type): place for place, column in enumerate(columns)
         }
@@ -180,7 +199,9 @@ class ChangeDecoder:
         old = self._row(at, frame.identity, self._blank)
         self._require_key(at, old)
         if _ABSENT in row:
-            row = [before if value == _ABSENT else value for value, before in zip(row, old, strict=True)]
+            row = _first_there(row, old)
+            self._require_judgeable(at, row, frame.identity)
+            row = _first_there(row, self._otherwise)
         absent = self._absent(row)
         if all(row[place] == old[place] for place in self._key):
             changes.add(at, "update", row, absent)
@@ -216,7 +237,14 @@ class ChangeDecoder:
     def _require_key(self, at: _Place, row: _Row) -> None:
         for place in self._key:
             if row[place] == _ABSENT:
-                raise self._error(at, f"the frame lacks the key's column {self._columns[place].name}")
+                name = self._columns[place].name
+                raise self._error(at, f"the frame lacks the key's column {name}", RowIncomplete)
+
+    def _require_judgeable(self, at: _Place, row: _Row, identity: list[_Cell]) -> None:
+        lacking = self._must_come.intersection(self._absent(row) or ())
+        if lacking and self._key_names.issuperset(cell.name for cell in identity):
+            what = f"the frame lacks {', '.join(sorted(lacking))}, so where can't judge the row"
+            raise self._error(at, what, RowIncomplete)
 
     def _key_only(self, old: _Row) -> _Row:
         row = self._blank.copy()
@@ -293,6 +321,11 @@ def decode_copy(relation: str, columns: Sequence[Column], data: bytes) -> pa.Rec
         except _MISFITS:
             raise DecodeError(f"{relation} in its snapshot: {_misfit(column)}") from None
     return pa.RecordBatch.from_arrays(arrays, names=[column.name for column in columns])
+
+
+def _first_there(row: _Row, otherwise: _Row) -> _Row:
+    """The row, with the other's values where it has none."""
+    return [other if value == _ABSENT else value for value, other in zip(row, otherwise, strict=True)]
 
 
 def _missing(column: Column) -> msgspec.Raw:

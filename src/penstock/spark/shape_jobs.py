@@ -16,7 +16,6 @@ from penstock.shapes.shape import Shape
 from penstock.shapes.shapes_file import ShapesFile
 from penstock.shapes.table_facts import ColumnFacts, TableFacts
 from penstock.spark.changes import ShapeLayout
-from penstock.spark.decode import Column
 from penstock.spark.flush import flush
 from penstock.spark.names import column_of
 from penstock.spark.session import plain_errors, shape_session
@@ -100,14 +99,14 @@ class SparkJobs:
 
 def layout_of(shape: Shape, facts: TableFacts) -> ShapeLayout:
     """What a shape reads of a table with these facts. A `where` may read any column, stored or not."""
-    columns: Sequence[Column] = [
-        each.column for each in facts.wanted(shape.columns if shape.where is None else None)
-    ]
+    read = facts.wanted(shape.columns if shape.where is None else None)
+    toasted = [each.name for each in read if each.toastable and each.name not in facts.gone]
     return ShapeLayout(
         relation=str(shape.table),
-        columns=tuple(columns),
+        columns=tuple(each.column for each in read),
         key=facts.key,
         stored=tuple(each.name for each in facts.wanted(shape.columns)),
         ignore_others=shape.columns is not None,
         where=shape.where,
+        must_come=() if shape.where is None else tuple(toasted),
     )

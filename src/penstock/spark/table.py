@@ -182,6 +182,8 @@ class ShapeTable:
         with plain_errors(self._path):
             snapshot = self._snapshot()
             version = int(snapshot.version())
+            if self._tended_at is None:
+                self._tended_at = max(version, 0)
             if version < 0:
                 return TableState(version, None)
             self._settle(version)
@@ -272,16 +274,16 @@ class ShapeTable:
     def upkeep(self) -> bool:
         """Optimize and vacuum, once in UPKEEP_COMMITS commits; whether it was time. Costs nothing if not.
 
-        Counted from where this ShapeTable saw the table first.
+        Each multiple of UPKEEP_COMMITS is a time, and whoever's commit passes it has to do it. One that fails
+        is left to the next time.
         """
-        version = self._version()
-        due = self._tended_at is not None and version // UPKEEP_COMMITS > self._tended_at // UPKEEP_COMMITS
+        before, self._tended_at = self._tended_at, self._version()
+        due = before is not None and self._tended_at // UPKEEP_COMMITS > before // UPKEEP_COMMITS
         if due:
             self.optimize()
             self.vacuum()
             # Theirs are commits too.
-            version = self._version()
-        self._tended_at = version
+            self._tended_at = self._version()
         return due
 
     def optimize(self) -> None:

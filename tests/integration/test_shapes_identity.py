@@ -1,0 +1,73 @@
+"""A table's replica identity or key is changed under a running shape, while rows change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.local.postgres import PrivatePostgres
+from tests.servers.shapes_site import ShapesSite
+
+LONG = 120.0
+
+# Incompressible, and longer than a page's share: stored out of line.
+TOASTED = "(SELECT string_agg(md5(g::text || i::text), '') FROM generate_series(1, 200) g)"
+
+TABLES = f"""
+CREATE TABLE judged (id int PRIMARY KEY, n int, note text);
+ALTER TABLE judged REPLICA IDENTITY FULL;
+CREATE TABLE silent (id int PRIMARY KEY, n int);
+CREATE TABLE moved (id int PRIMARY KEY, k int NOT NULL UNIQUE, n int);
+INSERT INTO judged SELECT i, 0, 'keep' || {TOASTED} FROM generate_series(1, 20) i;
+INSERT INTO silent SELECT i, 0 FROM generate_series(1, 20) i;
+INSERT INTO moved SELECT i, 100 + i, 0 FROM generate_series(1, 20) i;
+"""
+SHAPES = (
+    'name = "judged"\ntable = "public.judged"\nwhere = "note LIKE \'keep%\'"\nflush_interval_ms = 100',
+    'name = "silent"\ntable = "public.silent"\nflush_interval_ms = 100',
+    'name = "moved"\ntable = "public.moved"\nflush_interval_ms = 100',
+)
+
+
+@pytest.fixture
+def site(postgres: PrivatePostgres, database: str, tmp_path: Path) -> ShapesSite:
+    site = ShapesSite(postgres, database, tmp_path)
+    site.sql(TABLES)
+    site.write_file(*SHAPES)
+    return site
+
+
+def test_an_identity_that_goes_and_comes_back_loses_nothing(site: ShapesSite) -> None:
+    with site.shapes() as service:
+        service.wait_for_log("snapshot_done", LONG, count=3)
+
+        site.sql(
+            "ALTER TABLE silent REPLICA IDENTITY NOTHING;"
+            "UPDATE silent SET n = 1 WHERE id <= 5; DELETE FROM silent WHERE id > 15;"
+            "ALTER TABLE silent REPLICA IDENTITY DEFAULT"
+        )
+        service.wait_for_reason("silent", "left out changes of public.silent", LONG)
+        site.wait_equal("silent", ["id", "n"], "SELECT id, n FROM silent", LONG, service)
+
+        site.sql("ALTER TABLE judged REPLICA IDENTITY DEFAULT; UPDATE judged SET n = 1 WHERE id <= 5")
+        service.wait_for_reason("judged", "the frame lacks note, so where can't judge the row", LONG)
+        service.wait_for_log(
+            "snapshot_failed",
+            LONG,
+            where=lambda line: "Fix: ALTER TABLE public.judged REPLICA IDENTITY FULL" in line["detail"],
+        )
+        before = site.confirmed_lsn()
+        site.sql("UPDATE silent SET n = 2 WHERE id = 1")
+        site.wait_equal("silent", ["id", "n"], "SELECT id, n FROM silent", LONG, service)
+        assert site.confirmed_lsn() == before, "what a shape lacks is not confirmed"
+        site.sql("ALTER TABLE judged REPLICA IDENTITY FULL; UPDATE judged SET n = 2 WHERE id = 20")
+        site.wait_equal("judged", ["id", "n", "note"], "SELECT id, n, note FROM judged", LONG, service)
+
+        site.sql("ALTER TABLE moved DROP CONSTRAINT moved_pkey, ADD PRIMARY KEY (k)")
+        service.wait_for_reason("moved", "the key of public.moved was (id) and is (k)", LONG)
+        site.sql("UPDATE moved SET id = 1, n = 1 WHERE k > 110")
+        site.wait_equal("moved", ["id", "k", "n"], "SELECT id, k, n FROM moved", LONG, service)
+        site.wait_until(lambda: site.confirmed_lsn() > before, LONG, service)
+        service.stop()
+        assert service.wait(LONG) == 0, service.log_text()[-4000:]

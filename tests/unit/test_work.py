@@ -1,0 +1,125 @@
+"""What is done for a shape, beside the jobs themselves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from structlog.testing import capture_logs
+
+from penstock.capture.transaction_builder import TransactionBuilder
+from penstock.errors import PenstockError
+from penstock.log_offset import LogOffset
+from penstock.shapes.change_log import ChangeLog
+from penstock.shapes.change_log_index import Relation
+from penstock.shapes.change_log_runs import create_run
+from penstock.shapes.collector import Append, Collector, Committed, Member, Tree
+from penstock.shapes.flush_tracker import FlushTracker
+from penstock.shapes.flusher import FlushPlan, ShapeState
+from penstock.shapes.job_runner import JobThreads
+from penstock.shapes.jobs import JobDone, ShapeJobs
+from penstock.shapes.ledger import Ledger, whole
+from penstock.shapes.registry_keeper import RegistryKeeper
+from penstock.shapes.shape import Shape, TableName
+from penstock.shapes.shape_catalog import ShapeCatalog
+from penstock.shapes.snapshot_again import SnapshotAgain
+from penstock.shapes.table_facts import TableFacts
+from penstock.shapes.work import Work
+from penstock.spark.decode import RowIncomplete
+
+TABLE = Relation("public", "t")
+TREE = Tree(Member(TABLE, 1, 1, "x"))
+
+
+class FakeJobs:
+    """Flushes everything, unless it is told to fail."""
+
+    def __init__(self) -> None:
+        self.flush_error: PenstockError | None = None
+        self.upkeep_error: PenstockError | None = None
+
+    def flush(self, _shape: Shape, _facts: TableFacts, _ranges: object, up_to: int) -> JobDone:
+        if self.flush_error is not None:
+            raise self.flush_error
+        return JobDone(up_to, 1)
+
+    def upkeep(self, _shape: Shape) -> None:
+        if self.upkeep_error is not None:
+            raise self.upkeep_error
+
+
+class Desk:
+    """A Work with one shape that has something to flush, and what it was told to make anew."""
+
+    def __init__(self, directory: Path) -> None:
+        self.jobs = FakeJobs()
+        self.threads = JobThreads(1)
+        self.anew: list[SnapshotAgain] = []
+        self.ledger = Ledger(
+            collector=Collector(
+                builder=TransactionBuilder(confirmed_lsn=100),
+                shapes={"a": TABLE},
+                trees=[TREE],
+                held={"a": whole(90)},
+            ),
+            log=ChangeLog(create_run(directory, "run")),
+            tracker=FlushTracker(initial_lsn=100),
+            plan=FlushPlan(),
+        )
+        self.ledger.add("a", interval_s=0.0, held=whole(90), now=0.0)
+        committed = Committed(LogOffset(200, 0), 208, frozenset(["a"]))
+        self.ledger.carry_out([Append(TABLE, 200, 0, b"{}"), committed], time.monotonic())
+        self.ledger.log.flush(time.monotonic())
+        self.work = Work(
+            [Shape("a", TableName("public", "t"))],
+            jobs=cast(ShapeJobs, self.jobs),
+            threads=self.threads,
+            ledger=self.ledger,
+            keeper=cast(RegistryKeeper, None),
+            catalog=cast(ShapeCatalog, None),
+            parameters={},
+            facts={"a": TableFacts(TREE, ())},
+            make_anew=self.make_anew,
+        )
+        self.ledger.plan.start(time.monotonic())
+
+    async def make_anew(self, again: Sequence[SnapshotAgain]) -> None:
+        self.anew += again
+        self.ledger.carry_out(again, time.monotonic())
+
+    def state(self) -> ShapeState:
+        (status,) = self.ledger.plan.status(time.monotonic())
+        return status.state
+
+
+@pytest.fixture
+async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
+    desk = Desk(tmp_path)
+    yield desk
+    desk.threads.close()
+
+
+async def test_a_flush_whose_upkeep_fails_is_done(desk: Desk) -> None:
+    desk.jobs.upkeep_error = PenstockError("OPTIMIZE has no room")
+
+    with capture_logs() as said:
+        await desk.work.flush("a")
+
+    assert desk.ledger.tracker.frontier_lsn == 208
+    assert desk.state() is ShapeState.IDLE
+    failed: list[Any] = [line for line in said if line["event"] == "upkeep_failed"]
+    assert [(line["shape"], line["detail"]) for line in failed] == [("a", "OPTIMIZE has no room")]
+
+
+async def test_a_change_without_its_row_means_a_new_snapshot(desk: Desk) -> None:
+    desk.jobs.flush_error = RowIncomplete("public.t at 0/C8: the frame lacks the key's column id")
+
+    with pytest.raises(RowIncomplete):
+        await desk.work.flush("a")
+
+    assert desk.anew == [SnapshotAgain("a", str(desk.jobs.flush_error))]
+    assert desk.ledger.plan.awaits_snapshot("a")
+    assert desk.ledger.tracker.frontier_lsn == 100, "pinned: nothing of it is confirmed"
