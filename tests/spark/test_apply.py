@@ -158,6 +158,18 @@ def test_a_survey_tells_what_a_batch_needs(spark: SparkSession) -> None:
     assert surveyed.key_ranges == (KeyRange("id", 2, 4),)
 
 
+def test_a_merge_looks_for_keys_within_the_batchs_range_only(spark: SparkSession) -> None:
+    """Delta then opens only files that may hold one of them."""
+    changes = [Change("update", 4, "x", "y"), Change("delete", 2)]
+    within, whole = (
+        str(fold(rows, survey(rows, KEY), KEY, COLUMNS).condition)
+        for rows in (frame(spark, changes), frame(spark, [*changes, Change("truncate")]))
+    )
+
+    assert "and(>=(t.id, 2), <=(t.id, 4))" in within
+    assert ">=" not in whole, "a truncated table is read whole anyway"
+
+
 def test_a_survey_of_nothing(spark: SparkSession) -> None:
     surveyed = survey(frame(spark, []), KEY)
 

@@ -74,7 +74,6 @@ def test_a_flush_is_one_commit(
 
     assert (flushed.offset, flushed.changes) == (120, 8)
     assert flushed.decode_s > 0
-    assert flushed.merge_s > 0
     assert contents(table) == {1: None, 4: "a4", 5: "newer", 30: "a3"}
     assert offsets(tmp_path) == [100, 120]
     assert nothing_is_kept(spark)

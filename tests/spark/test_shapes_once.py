@@ -16,14 +16,13 @@ from penstock.errors import LineLost
 from penstock.local.postgres import PrivatePostgres
 from penstock.postgres.leader import slot_hash64
 from penstock.settings import load_shapes_settings
-from penstock.shapes.app import Run, ShapesApp, check_without_spark
+from penstock.shapes.app import ShapesApp
 from penstock.shapes.progress import LoggedProgress
 from penstock.shapes.shapes_file import load_shapes_file
 from tests.servers.shapes_site import ShapesSite
-from tests.spark.conftest import Started
+from tests.spark.conftest import ONCE, RunOnce, Started
 
 Once = Callable[[], int]
-ONCE = Run("local[2]", {}, once=True)
 
 
 @pytest.fixture
@@ -37,27 +36,8 @@ def site(postgres: PrivatePostgres, database: str, tmp_path: Path) -> ShapesSite
 
 
 @pytest.fixture
-def once(site: ShapesSite, started: Started, monkeypatch: pytest.MonkeyPatch) -> Once:
-    variables = {
-        **site.postgres.env(site.database),
-        "REPLICATION_SLOT": site.slot,
-        "STANDBY_RETRY_INTERVAL_S": "0.2",
-        "LOG_MIN_FREE_BYTES": "0",
-        "STALL_S": "2",
-        "OPS_PORT": "0",
-    }
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-        # Where tasks find the database.
-        monkeypatch.setitem(started.spark.sparkContext.environment, name, value)
-
-    def run() -> int:
-        settings, file = load_shapes_settings(), load_shapes_file(site.file)
-        check_without_spark(settings, file, ONCE)
-        app = ShapesApp(settings, file, ONCE, spark=started.spark, progress=LoggedProgress())
-        return asyncio.run(app.run())
-
-    return run
+def once(site: ShapesSite, run_once: RunOnce) -> Once:
+    return lambda: run_once(site)
 
 
 def test_all_that_is_there_is_in_the_table(site: ShapesSite, once: Once) -> None:
@@ -137,10 +117,10 @@ class StagedApp(ShapesApp):
 
 @pytest.mark.parametrize(("has_led", "code"), [(True, 0), (False, 1)])
 def test_a_line_that_breaks_late_is_taken_up_again(
-    site: ShapesSite, once: Once, started: Started, has_led: bool, code: int
+    site: ShapesSite, started: Started, has_led: bool, code: int
 ) -> None:
     """STALL_S is for a run without progress: not for one that has led for longer than that."""
-    settings = load_shapes_settings()
+    settings = load_shapes_settings({"STALL_S": "1", "OPS_PORT": "0", "STANDBY_RETRY_INTERVAL_S": "0.2"})
     app = StagedApp(
         settings, load_shapes_file(site.file), ONCE, spark=started.spark, progress=LoggedProgress()
     )

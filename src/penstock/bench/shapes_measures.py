@@ -31,7 +31,7 @@ def backlog(
     """A backlog into an empty table, against plain PySpark on the same segments; the first round warms up."""
     say(f"writing a backlog of {changes} changes")
     waiting = write_backlog(postgres, directory, changes, keys=changes // 3)
-    ours, plain, decode_s, merge_s = [], [], [], []
+    ours, plain, stages = [], [], []
     for number in range(rounds + 1):
         say(f"backlog, round {number} of {rounds}")
         seconds = spark.plain(_LAYOUT, waiting.ranges)
@@ -39,14 +39,17 @@ def backlog(
         if number:
             plain.append(waiting.changes / seconds)
             ours.append(waiting.changes / applied.seconds)
-            decode_s.append(applied.done.decode_s)
-            merge_s.append(applied.done.merge_s)
+            stages.append(applied.stages)
     return [
         Row(f"{waiting.changes} changes into a shape, rows/s", _spread(ours), "", None),
         Row("plain PySpark: the same segments, from_json, Parquet, rows/s", _spread(plain), "", None),
         _ratio("ratio of the medians", ours, plain, 0.5),
-        Row("of a flush: read, decode and survey", f"{statistics.median(decode_s):.1f} s", "", None),
-        Row("of a flush: fold, MERGE and read back", f"{statistics.median(merge_s):.1f} s", "", None),
+        *(
+            Row(
+                f"of a flush: {stage}", f"{statistics.median(each[stage] for each in stages):.2f} s", "", None
+            )
+            for stage in stages[0]
+        ),
     ]
 
 

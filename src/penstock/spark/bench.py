@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import pyarrow as pa
+from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructField, StructType
@@ -27,12 +28,16 @@ _FRAME: Final = (
     " identity array<struct<name:string,value:string>>"
 )
 
+# What Delta keeps of a MERGE. Its source, which is our fold, is computed once and kept.
+_MERGE_TIMES: Final = ("materializeSourceTimeMs", "scanTimeMs", "rewriteTimeMs")
+
 
 class Applied(NamedTuple):
     """A backlog that was flushed."""
 
     seconds: float
-    done: Flushed
+    stages: dict[str, float]
+    """Where the seconds went."""
 
 
 class SparkBench:
@@ -53,7 +58,8 @@ class SparkBench:
         table.create(_schema(layout.columns), layout.key)
         started = time.perf_counter()
         done = flush(self._spark, table, layout, ranges, up_to)
-        return Applied(time.perf_counter() - started, done)
+        seconds = time.perf_counter() - started
+        return Applied(seconds, self._stages(table, done, seconds))
 
     def plain(self, layout: ShapeLayout, ranges: Sequence[SegmentRange]) -> float:
         """Seconds that plain PySpark takes: the same segments, from_json to typed columns, Parquet."""
@@ -73,6 +79,17 @@ class SparkBench:
         rows = snapshot_rows(self._spark, layout.relation, layout.columns, parts, name)
         table.overwrite_from(rows, 1, layout.key)
         return time.perf_counter() - started
+
+    def _stages(self, table: ShapeTable, done: Flushed, seconds: float) -> dict[str, float]:
+        (last,) = DeltaTable.forPath(self._spark, table.path).history(1).collect()
+        fold, scan, rewrite = (int(last.operationMetrics.get(name, 0)) / 1000 for name in _MERGE_TIMES)
+        return {
+            "read, decode and survey": done.decode_s,
+            "fold": fold,
+            "MERGE looks for the rows": scan,
+            "MERGE writes files": rewrite,
+            "plans, commit, reading back": seconds - done.decode_s - fold - scan - rewrite,
+        }
 
     def _new_table(self) -> ShapeTable:
         self._tables += 1

@@ -46,8 +46,6 @@ class Flushed:
     """How many changes were applied."""
     decode_s: float = 0.0
     """Reading the log, decoding, and looking the changes over."""
-    merge_s: float = 0.0
-    """Folding, merging, and reading the offset back."""
 
 
 def flush(
@@ -74,7 +72,7 @@ def flush(
         net = fold(changes, surveyed, layout.key, layout.stored, table.rows(), layout.where, added=lacking)
         with _settings(spark, _FOR_FEW if surveyed.count <= FEW and not lacking else {}):
             offset = table.merge(net, up_to if new else None, made_from=before.version)
-    return Flushed(offset, surveyed.count, decoded - begun, perf_counter() - decoded)
+    return Flushed(offset, surveyed.count, decoded - begun)
 
 
 @contextmanager

@@ -1,0 +1,60 @@
+"""A shape's jobs run in a pool of its own, and those of a leadership end together."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from penstock.postgres.timeline import ServerIdentity
+from penstock.shapes.shape import Shape, TableName
+from penstock.shapes.shapes_file import ShapesFile
+from penstock.spark.shape_jobs import SparkJobs
+from tests.spark.conftest import Started
+
+ORDERS = Shape("orders", TableName("public", "orders"))
+LINES = Shape("lines", TableName("public", "lines"))
+
+
+@pytest.fixture
+def jobs(started: Started, tmp_path: Path) -> SparkJobs:
+    file = ShapesFile("shapes.toml", str(tmp_path / "lake"), (ORDERS, LINES))
+    return SparkJobs(started.spark, file, ServerIdentity("7", 1, {}))
+
+
+def test_shapes_share_spark_fairly(started: Started, jobs: SparkJobs) -> None:
+    context = started.spark.sparkContext
+    assert context.getConf().get("spark.scheduler.mode") == "FAIR"
+    pools = []
+    for shape in (ORDERS, LINES):
+        jobs.state(shape)
+        pools.append(context.getLocalProperty("spark.scheduler.pool"))
+
+    assert pools == ["orders", "lines"]
+
+
+def test_a_leaderships_jobs_are_cancelled_and_nobody_elses(started: Started, jobs: SparkJobs) -> None:
+    spark, begun = started.spark, threading.Event()
+
+    def endless() -> None:
+        jobs.state(ORDERS)
+        begun.set()
+        _spin(spark)
+
+    with ThreadPoolExecutor(1) as threads:
+        held = threads.submit(endless)
+        assert begun.wait(60)
+        while not held.done():
+            jobs.cancel()
+        with pytest.raises((PySparkException, Py4JError), match="cancelled"):
+            held.result()
+    assert spark.range(3).count() == 3
+
+
+def _spin(spark: SparkSession) -> None:
+    spark.range(10**15).selectExpr("sum(hash(id))").collect()
