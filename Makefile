@@ -14,13 +14,13 @@ setup: ## Install what is missing: Postgres 15 with wal2json, Java 17, the locke
 demo: setup ## Watch a shop's changes reach Kinesis and Delta tables while leaders are killed (under two minutes)
 	@$(BIN)/penstock demo
 
-test: lint ## Run the linters, then every test
+test: lint ## Run the linters, then the tests (some 25 minutes on two cores)
 	$(BIN)/pytest --durations=10
 
 soak: setup ## Play generated histories against penstock shapes for SOAK_MINUTES (10); compare every table
 	$(BIN)/python -m tests.spark.oracle --minutes $(or $(SOAK_MINUTES),10)
 
-test-long: setup ## Run the tests that take minutes each, too
+test-long: setup ## Run the tests, and those that take minutes each, too
 	PENSTOCK_LONG_TESTS=1 $(BIN)/pytest --durations=20
 
 lint: setup ## Check style and types

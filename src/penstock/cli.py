@@ -86,6 +86,13 @@ def _parser() -> argparse.ArgumentParser:
     _add_spark(check)
     check.set_defaults(run=_check)
 
+    status = commands.add_parser(
+        "status", help="say how a capture or shapes that runs here is; exit 1 if it isn't ready"
+    )
+    status.add_argument("--url", help="its ops port (http://OPS_HOST:OPS_PORT, from the environment or .env)")
+    status.add_argument("--json", action="store_true", help="print everything that it measures, as JSON")
+    status.set_defaults(run=_status)
+
     demo = commands.add_parser(
         "demo",
         help="watch a shop reach Kinesis and a lake while leaders are killed; then the proofs",
@@ -241,6 +248,16 @@ def _capture(arguments: argparse.Namespace) -> int:
     configure(log_format=settings.log.format, level=settings.log.level)
     asyncio.run(capture(settings))
     return 0
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    from penstock.ops.status import as_json, as_text, ask
+
+    # Both services have these settings, and shapes need no others.
+    ops = load_shapes_settings().ops
+    status = ask((arguments.url or f"http://{ops.host}:{ops.port}").rstrip("/"))
+    print(as_json(status) if arguments.json else as_text(status))
+    return status.exit_code
 
 
 def _check(arguments: argparse.Namespace) -> int:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from penstock.local.penstock_process import PENSTOCK
 from penstock.local.postgres import PrivatePostgres
-from tests.servers.shapes_site import ShapesSite
+from tests.servers.shapes_site import ShapesProcess, ShapesSite
 
 LONG = 120.0
 
@@ -38,8 +41,17 @@ def site(postgres: PrivatePostgres, database: str, tmp_path: Path) -> ShapesSite
     return site
 
 
+def status_of(service: ShapesProcess) -> str:
+    """What `penstock status` prints of a service that is not ready."""
+    service.wait_for_log("shape_stalled", LONG)
+    command = [*PENSTOCK, "status", "--url", service.events("started")[0]["ops"]]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LONG, check=False)
+    assert done.returncode == 1, done.stderr
+    return done.stdout
+
+
 def test_an_identity_that_goes_and_comes_back_loses_nothing(site: ShapesSite) -> None:
-    with site.shapes() as service:
+    with site.shapes(STALL_S="1") as service:
         service.wait_for_log("snapshot_done", LONG, count=3)
 
         site.sql(
@@ -57,6 +69,10 @@ def test_an_identity_that_goes_and_comes_back_loses_nothing(site: ShapesSite) ->
             LONG,
             where=lambda line: "Fix: ALTER TABLE public.judged REPLICA IDENTITY FULL" in line["detail"],
         )
+        assert "NOT READY" in (said := status_of(service))
+        assert "shape judged has made no progress" in said
+        assert re.search(r"shape +judged +\S+, .* behind, .*, FAILING$", said, re.MULTILINE)
+        assert re.search(r"shape +moved +\S+, up to date, 20 rows since it leads$", said, re.MULTILINE)
         before = site.confirmed_lsn()
         site.sql("UPDATE silent SET n = 2 WHERE id = 1")
         site.wait_equal("silent", ["id", "n"], "SELECT id, n FROM silent", LONG, service)

@@ -1,0 +1,117 @@
+"""`penstock status`, against a real ops port."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from penstock.local.ports import free_port
+from penstock.ops.health import Fault, Health, Phase
+from penstock.ops.metrics import CaptureMetrics
+from penstock.ops.server import OpsServer
+from penstock.ops.status import NoAnswer, Status, as_json, as_text, ask
+from penstock.postgres.freshness import Freshness
+from penstock.postgres.slot import SlotState
+
+SLOT = SlotState(
+    name="s",
+    slot_type="logical",
+    plugin="wal2json",
+    database="shop",
+    temporary=False,
+    active_pid=7,
+    confirmed_flush_lsn=0x16B374D848,
+    restart_lsn=0x16B374D000,
+    wal_status="reserved",
+    safe_wal_bytes=None,
+    connected_database="shop",
+    retained_bytes=2_345_678,
+)
+
+
+class Service:
+    """The ops port of a capture."""
+
+    def __init__(self) -> None:
+        self.metrics = CaptureMetrics()
+        self.health = Health()
+        self.ops = OpsServer(self.health, self.metrics.exposition)
+        self.url = ""
+
+    def lead(self) -> None:
+        now = time.monotonic()
+        self.health.start_streaming(Freshness(limit_s=60, now=now), now)
+        self.metrics.slot.note(SLOT)
+        self.metrics.received_lsn.set(0x16B374D848 + 1500)
+        self.metrics.frontier_lsn.set(0x16B374D848)
+        self.metrics.records.inc(12_345)
+
+    async def status(self) -> Status:
+        return await asyncio.to_thread(ask, self.url)
+
+
+@pytest.fixture
+async def service() -> AsyncIterator[Service]:
+    service = Service()
+    service.url = await service.ops.start("127.0.0.1", 0)
+    yield service
+    await service.ops.stop()
+
+
+async def test_a_leader(service: Service) -> None:
+    service.lead()
+
+    status = await service.status()
+
+    assert status.exit_code == 0
+    assert as_text(status).splitlines() == [
+        f"streaming, ready ({service.url})",
+        "  frontier 16/B374D848, 1.5 kB behind what was received (16/B374DE24)",
+        "  slot     confirmed 16/B374D848, keeps 2.3 MB of WAL on the server",
+        "  stream   12,345 records accepted, 0 pending",
+    ]
+
+
+async def test_a_standby_has_no_figures(service: Service) -> None:
+    service.health.enter(Phase.STANDBY)
+
+    status = await service.status()
+
+    assert (status.exit_code, as_text(status)) == (0, f"standby, ready ({service.url})")
+
+
+async def test_what_is_wrong_is_said(service: Service) -> None:
+    service.lead()
+    service.health.set_fault(Fault.STREAM, "no such stream. Fix: create it")
+
+    status = await service.status()
+
+    assert status.exit_code == 1
+    assert as_text(status).splitlines()[:2] == [
+        f"streaming, NOT READY ({service.url})",
+        "  stream: no such stream. Fix: create it",
+    ]
+    plain = json.loads(as_json(status))
+    assert (plain["ready"], plain["reasons"]) == (False, ["stream: no such stream. Fix: create it"])
+    assert plain["values"]["penstock_sink_records_total"] == 12_345
+
+
+async def test_nobody_answers() -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    with pytest.raises(NoAnswer, match=rf"^no penstock answers at {url}: .*refused. Fix: .*--url"):
+        await asyncio.to_thread(ask, url)
+
+
+async def test_somebody_else_answers() -> None:
+    async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.0 200 OK\r\n\r\nhello")
+        writer.close()
+
+    async with await asyncio.start_server(greet, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(NoAnswer, match="no penstock answers"):
+            await asyncio.to_thread(ask, f"http://127.0.0.1:{port}")
