@@ -48,8 +48,8 @@ ROW = cells(id="7", amount="1.50", note='"a\\"b\\n"', placed='"2026-01-02 03:04:
 PLACED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
-def decoder(*, ignore_others: bool = False) -> ChangeDecoder:
-    return ChangeDecoder("public.orders", COLUMNS, ["id"], ignore_others=ignore_others)
+def decoder() -> ChangeDecoder:
+    return ChangeDecoder("public.orders", COLUMNS, ["id"])
 
 
 def decoded(*frames: bytes) -> list[dict[str, Any]]:
@@ -326,11 +326,14 @@ def test_a_number_kept_as_text_is_not_text() -> None:
 
 
 def test_columns_that_nobody_asked_for_are_passed_over() -> None:
-    narrow = ChangeDecoder("public.orders", COLUMNS[:2], ["id"], ignore_others=True)
+    narrow = ChangeDecoder("public.orders", COLUMNS[:2], ["id"], others=["note", "placed"])
     [row] = narrow.decode([AT], [frame("U", ROW, cells(id="7", note='"x"'))]).to_pylist()
 
     assert (row["id"], row["amount"], row["_penstock_absent"]) == (7, Decimal("1.50"), None)
     assert "note" not in row
+    renamed = cells(id="7", amount="1.50", note="null").replace('"note"', '"new name"')
+    with pytest.raises(LayoutChanged, match="column new name"):
+        narrow.decode([AT], [frame("I", renamed)])
 
 
 def test_numbers_in_quotes_are_numbers() -> None:
@@ -360,6 +363,14 @@ def test_copy() -> None:
         {"id": 8, "amount": Decimal("0.00"), "note": None, "placed": None},
         {"id": 9, "amount": Decimal("0.01"), "note": "", "placed": None},
     ]
+
+
+@pytest.mark.parametrize("text", ["\ufeff", "\ufeff\ufeff", "\ufeffx", "x\ufeff", ""])
+def test_copy_leaves_a_byte_order_mark_alone(text: str) -> None:
+    columns = [Column("a", "text"), Column("b", "text")]
+    data = f"{text}\t{text}\n".encode() * 2
+
+    assert decode_copy("public.t", columns, data).to_pylist() == [{"a": text, "b": text}] * 2
 
 
 def test_copy_of_one_empty_text_and_of_nothing() -> None:

@@ -13,13 +13,14 @@ from penstock.capture.transaction_builder import TransactionBuilder
 from penstock.errors import PenstockError
 from penstock.log_offset import LogOffset
 from penstock.shapes.change_log import ChangeLog
-from penstock.shapes.change_log_errors import ChangeLogBroken
+from penstock.shapes.change_log_errors import ChangeLogBroken, SegmentUnreadable
 from penstock.shapes.change_log_index import Relation
 from penstock.shapes.change_log_runs import create_run
 from penstock.shapes.collector import Append, Collector, Committed, Member, Tree
 from penstock.shapes.flush_tracker import FlushTracker
 from penstock.shapes.flusher import FlushLimits, FlushPlan, ShapeState
 from penstock.shapes.job_runner import JobRunner, JobThreads
+from penstock.shapes.jobs import SparkGone
 from penstock.shapes.ledger import Ledger, whole
 from penstock.shapes.registry import RegistryError
 
@@ -114,8 +115,8 @@ async def test_one_that_fails_holds_nobody_else(ledger: Ledger, error: Exception
     assert ledger.tracker.frontier_lsn == 100
 
 
-@pytest.mark.parametrize("kind", [ChangeLogBroken, RegistryError])
-async def test_a_broken_log_or_registry_ends_all(ledger: Ledger, kind: type[PenstockError]) -> None:
+@pytest.mark.parametrize("kind", [ChangeLogBroken, RegistryError, SegmentUnreadable, SparkGone])
+async def test_a_broken_log_or_registry_or_spark_ends_all(ledger: Ledger, kind: type[PenstockError]) -> None:
     work = FakeWork(ledger)
     work.failures["b"] = kind("the disk is full")
     async with running(JobRunner(ledger, work)) as task:

@@ -36,7 +36,7 @@ def entries(*shapes: Shape) -> dict[str, ShapeEntry]:
 
 
 REGISTRY = Registry("7301", 3, "penstock_shapes", 1000, entries(*BOTH))
-SERVER = ServerFacts("7301", 3, {1: 100, 2: 200}, "penstock_shapes", 900)
+SERVER = ServerFacts("7301", 3, {1: 100, 2: 200}, "penstock_shapes", 900, 5000)
 OFFSETS: dict[str, LogOffset | None] = {"orders": at(950), "items": at(40)}
 GO_ON: tuple[Action, ...] = (Continue("orders", at(950)), Continue("items", at(40)))
 
@@ -54,6 +54,33 @@ def test_the_slot_may_be_anywhere_up_to_the_ceiling(confirmed: int) -> None:
     """It goes back after a crash of the server."""
     decision = decide(REGISTRY, SERVER._replace(confirmed_flush_lsn=confirmed), BOTH, OFFSETS)
     assert decision == (GO_ON, REGISTRY)
+
+
+@pytest.mark.parametrize(("flush_lsn", "lost"), [(1000, False), (999, True), (900, True)])
+def test_a_database_that_was_brought_back_from_an_older_copy(flush_lsn: int, lost: bool) -> None:
+    decision = decide(REGISTRY, SERVER._replace(flush_lsn=flush_lsn), BOTH, OFFSETS)
+    if not lost:
+        assert decision.actions == GO_ON
+        return
+    found = reasons(decision.actions)
+    assert found.keys() == {"orders", "items"}
+    assert all("brought back from an older copy" in reason for reason in found.values())
+    assert decision.registry is not None
+    assert decision.registry.ceiling_lsn == 900, "what was confirmed of the lost history is no measure"
+
+
+def test_a_table_further_than_the_server_was_not_written_from_its_history() -> None:
+    ahead: dict[str, LogOffset | None] = {**OFFSETS, "orders": at(5001)}
+    assert reasons(decide(REGISTRY, SERVER, BOTH, ahead).actions).keys() == {"orders", "items"}
+
+
+def test_a_table_that_was_brought_back_from_an_older_copy() -> None:
+    registry = REGISTRY.with_ceiling(1000, {"orders": 951, "items": 40, "removed": 7})
+    (again, items) = decide(registry, SERVER, BOTH, OFFSETS).actions
+    assert isinstance(again, SnapshotAgain)
+    assert again.reason == "its table is at 0/3B6 and was at 0/3B7: an older copy was put in its place"
+    assert items == Continue("items", at(40))
+    assert registry.awaiting("orders", "any").shapes["orders"].offset is None, "a new table begins anew"
 
 
 def test_a_first_start_snapshots_everything() -> None:

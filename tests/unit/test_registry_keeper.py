@@ -6,7 +6,7 @@ import pytest
 
 from penstock.log_offset import LogOffset
 from penstock.shapes.flush_tracker import FlushTracker
-from penstock.shapes.registry import FileRegistry, Registry, RegistryError
+from penstock.shapes.registry import FileRegistry, Registry, RegistryError, ShapeEntry
 from penstock.shapes.registry_keeper import Confirmed, RegistryKeeper
 
 
@@ -19,14 +19,14 @@ def store(tmp_path: Path) -> FileRegistry:
 
 @pytest.fixture
 def keeper(store: FileRegistry) -> RegistryKeeper:
-    registry = Registry("7301", 1, "slot", ceiling_lsn=100)
+    registry = Registry("7301", 1, "slot", ceiling_lsn=100, shapes={"orders": ShapeEntry("hash")})
     store.write(registry)
     return RegistryKeeper(store, registry)
 
 
 async def test_nothing_above_the_ceiling_on_disk_is_confirmed(keeper: RegistryKeeper, tmp_path: Path) -> None:
     tracker = FlushTracker(initial_lsn=100)
-    confirmed = Confirmed(tracker, keeper)
+    confirmed = Confirmed(tracker, keeper, lambda: {"orders": 150})
     tracker.committed(LogOffset(200, 0), 208, frozenset(), 0.0)
     assert (tracker.frontier_lsn, confirmed.frontier_lsn) == (208, 100)
 
@@ -35,12 +35,13 @@ async def test_nothing_above_the_ceiling_on_disk_is_confirmed(keeper: RegistryKe
     on_disk = FileRegistry(tmp_path).read()
     assert on_disk is not None
     assert on_disk.ceiling_lsn == 208
+    assert on_disk.shapes["orders"].offset == 150
     assert not await confirmed.raise_ceiling(5.0), "nothing has moved"
 
 
 async def test_one_write_a_second(keeper: RegistryKeeper) -> None:
     tracker = FlushTracker(initial_lsn=100)
-    confirmed = Confirmed(tracker, keeper)
+    confirmed = Confirmed(tracker, keeper, dict)
     tracker.keepalive(200)
     assert await confirmed.raise_ceiling(1.0)
     tracker.keepalive(300)
@@ -51,7 +52,7 @@ async def test_one_write_a_second(keeper: RegistryKeeper) -> None:
 
 async def test_a_write_that_fails_confirms_nothing(keeper: RegistryKeeper, tmp_path: Path) -> None:
     tracker = FlushTracker(initial_lsn=100)
-    confirmed = Confirmed(tracker, keeper)
+    confirmed = Confirmed(tracker, keeper, dict)
     tracker.keepalive(200)
     other = FileRegistry(tmp_path)
     other.read()

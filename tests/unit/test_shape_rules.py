@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from penstock.shapes.change_log_index import Relation
@@ -271,7 +273,7 @@ ADVICE = "Fix: rename the column, or list in columns those to keep"
         (["_Penstock_x"], [f"column '_Penstock_x' begins with _penstock_, as our own do. {ADVICE}"]),
         (
             ["A", "a"],
-            [f"columns 'A' and 'a' are equal but for case: a Delta table can't hold both. {ADVICE}"],
+            [f"columns 'A' and 'a' are equal but for case: Spark can't tell them apart. {ADVICE}"],
         ),
     ],
 )
@@ -279,6 +281,26 @@ def test_names_that_delta_cannot_hold(names: list[str], expected: list[str]) -> 
     more = tuple(ColumnFacts(name, 10 + place, "integer") for place, name in enumerate(names))
 
     assert lines(TABLE._replace(columns=(*TABLE.columns, *more))) == expected
+
+
+def test_a_where_reads_columns_that_are_not_wanted() -> None:
+    more = (ColumnFacts("A", 10, "integer"), ColumnFacts("a", 11, "integer"))
+    full = tuple(leaf._replace(replica_identity="f") for leaf in TABLE.leaves)
+    facts = TABLE._replace(columns=(*TABLE.columns, *more), leaves=full)
+    narrow = with_columns("id", "a")
+
+    assert lines(facts, narrow) == []
+    assert lines(facts, replace(narrow, where="a > 1")) == [
+        "columns 'A' and 'a' are equal but for case: Spark can't tell them apart."
+        " Fix: rename one: a where reads all columns"
+    ]
+
+
+def test_a_database_that_is_not_utf8() -> None:
+    assert lines(TABLE._replace(encoding="LATIN1")) == [
+        "the database's encoding is LATIN1, which wal2json does not translate."
+        " Fix: use a database with ENCODING 'UTF8'"
+    ]
 
 
 def test_a_type_that_wal2json_cannot_write_is_refused_even_where_the_column_is_not_wanted() -> None:

@@ -26,12 +26,13 @@ from penstock.shapes.registry_keeper import RegistryKeeper
 from penstock.shapes.shape import Shape, TableName
 from penstock.shapes.shape_catalog import ShapeCatalog
 from penstock.shapes.snapshot_again import SnapshotAgain
-from penstock.shapes.table_facts import TableFacts
+from penstock.shapes.table_facts import ColumnFacts, TableFacts
 from penstock.shapes.work import Work
-from penstock.spark.decode import RowIncomplete
+from penstock.spark.decode import LayoutChanged, RowIncomplete
 
 TABLE = Relation("public", "t")
 TREE = Tree(Member(TABLE, 1, 1, "x"))
+FACTS = TableFacts(TREE, ())
 
 
 class FakeJobs:
@@ -81,7 +82,7 @@ class Desk:
             keeper=cast(RegistryKeeper, None),
             catalog=cast(ShapeCatalog, None),
             parameters={},
-            facts={"a": TableFacts(TREE, ())},
+            facts={"a": FACTS},
             make_anew=self.make_anew,
         )
         self.ledger.plan.start(time.monotonic())
@@ -112,6 +113,24 @@ async def test_a_flush_whose_upkeep_fails_is_done(desk: Desk) -> None:
     assert desk.state() is ShapeState.IDLE
     failed: list[Any] = [line for line in said if line["event"] == "upkeep_failed"]
     assert [(line["shape"], line["detail"]) for line in failed] == [("a", "OPTIMIZE has no room")]
+
+
+async def test_a_layout_that_is_no_more_means_a_new_snapshot(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first looks may be too early: an ALTER is streamed a moment before others see it."""
+    desk.jobs.flush_error = LayoutChanged("public.t at 0/C8: column tmp (integer) is new")
+
+    async def unchanged(_: Shape) -> tuple[TableFacts, Sequence[ColumnFacts]]:
+        return FACTS, ()
+
+    monkeypatch.setattr(desk.work, "_follow", unchanged)
+    for looks in range(3):
+        assert desk.anew == [], f"after {looks}"
+        with pytest.raises(LayoutChanged):
+            await desk.work.flush("a")
+
+    assert desk.anew == [SnapshotAgain("a", str(desk.jobs.flush_error))]
 
 
 async def test_a_change_without_its_row_means_a_new_snapshot(desk: Desk) -> None:

@@ -57,9 +57,7 @@ def ask(url: str) -> Status:
         families = list(text_string_to_metric_families(_get(f"{url}/metrics").decode()))
     except (OSError, HTTPException, ValueError, LookupError, TypeError) as error:
         reason = error.reason if isinstance(error, URLError) else error
-        raise NoAnswer(
-            f"no penstock answers at {url}: {reason}. Fix: start it, or give its --url"
-        ) from error
+        raise NoAnswer(f"no penstock answers at {url}: {reason}. Fix: start it, or give its --url") from error
     values: dict[str, float] = {}
     shapes: dict[str, dict[str, float]] = {}
     for sample in (sample for family in families for sample in family.samples):

@@ -21,7 +21,7 @@ from penstock.postgres.timeline import ServerIdentity
 from penstock.settings import ShapesSettings
 from penstock.shapes.change_log_index import Relation
 from penstock.shapes.job_runner import JobThreads
-from penstock.shapes.jobs import ShapeJobs
+from penstock.shapes.jobs import ShapeJobs, SparkGone
 from penstock.shapes.leadership import ShapesLeadership, ShapeStalled
 from penstock.shapes.pipeline import ShapeLine
 from penstock.shapes.progress import Progress
@@ -38,6 +38,7 @@ from penstock.spark.where_check import where_refusals
 EXIT_DONE: Final = 0
 EXIT_STALLED: Final = 1
 EXIT_ANOTHER_LEADS: Final = 3
+EXIT_SPARK_GONE: Final = 4
 
 _log = structlog.get_logger()
 
@@ -98,6 +99,10 @@ class ShapesApp:
             except ShapeStalled as error:
                 _log.error("stalled", detail=str(error))
                 return EXIT_STALLED
+            except SparkGone as error:
+                # Whoever watches this process starts another, or a standby leads.
+                _log.error("spark_gone", detail=str(error))
+                return EXIT_SPARK_GONE
             except Exception as error:
                 if self._run.once and isinstance(error, NeedsOperator):
                     raise

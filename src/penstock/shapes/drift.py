@@ -3,7 +3,8 @@
 1. A table that now breaks a rule (shape_rules.py) stops its shape: no key, no replica identity, a name that
    Delta can't hold. So does one that lacks a column which `where` names: nothing else can judge its rows.
 2. What leaves old rows in the lake with values that they no longer have needs a new snapshot: another table,
-   another key, a column that was renamed, or dropped and added again.
+   another key, a column that was renamed, or dropped and added again. So does a column that came and went
+   between two looks: the log may have its values, under a name that another column has now.
 3. A column whose type is another in the lake stops its shape, unless a snapshot comes anyway.
 4. An added column is added, and old rows get the value that they have in Postgres.
 5. A dropped column is kept: old rows keep their values and new ones get null. It is still read: the log may
@@ -56,15 +57,15 @@ def compare(shape: Shape, before: TableFacts, now: TableFacts) -> Drift:
     retyped = next(_retyped(shape, before, now), None)
     if retyped is not None:
         return Drift(before, stop=str(retyped))
-    old, new = _names(shape, before), _names(shape, now)
+    old, there = _names(shape, before), {column.name for column in now.columns}
     added = tuple(column for column in now.wanted(shape.columns) if column.name not in old)
     gone = [
         # A row that lacks it is one of after, and has null.
         column._replace(not_null=False, missing=None)
-        for column in before.wanted(shape.columns)
-        if column.name not in new
+        for column in before.columns
+        if column.name not in there
     ]
-    dropped = tuple(column.name for column in gone if column.name not in before.gone)
+    dropped = tuple(name for name in old if name not in there and name not in before.gone)
     facts = now._replace(columns=(*now.columns, *gone), gone=tuple(column.name for column in gone))
     return Drift(facts, added, dropped)
 
@@ -105,6 +106,9 @@ def _grounds_for_snapshot(shape: Shape, before: TableFacts, now: TableFacts) -> 
         return
     if set(before.key) != set(now.key):
         yield f"the key of {shape.table} was ({', '.join(before.key)}) and is ({', '.join(now.key)})"
+    came = sum(column.attnum > before.attributes for column in now.columns)
+    if before.attributes and now.attributes - before.attributes > came:
+        yield f"a column of {shape.table} was added and dropped again"
     old = _names(shape, before)
     old_names = {column.attnum: column.name for column in before.columns}
     for column in now.wanted(shape.columns):

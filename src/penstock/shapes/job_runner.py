@@ -11,13 +11,16 @@ from typing import Any, Final, Protocol, TypeVar
 import structlog
 
 from penstock.errors import PenstockError
-from penstock.shapes.change_log_errors import ChangeLogBroken
+from penstock.shapes.change_log_errors import ChangeLogBroken, ChangeLogTrimmed, SegmentUnreadable
 from penstock.shapes.flusher import Job
+from penstock.shapes.jobs import SparkGone
 from penstock.shapes.ledger import Ledger
 from penstock.shapes.registry import RegistryError
 
 _LONGEST_WAIT_S: Final = 1.0
 _CANCEL_EVERY_S: Final = 0.5
+
+_ENDS_ALL: Final = (ChangeLogBroken, ChangeLogTrimmed, SegmentUnreadable, RegistryError, SparkGone)
 
 _Result = TypeVar("_Result")
 _log = structlog.get_logger()
@@ -64,7 +67,8 @@ class ShapeWork(Protocol):
 class JobRunner:
     """Starts jobs as the plan says, each a task; a failure puts its shape off and holds nobody else.
 
-    Only a log or a registry that can't be written ends all: a new leadership begins with what is on disk.
+    Only a log or a registry that can't be written or read ends all: a new leadership begins another log. And
+    a Spark that is gone ends the process.
     """
 
     def __init__(self, ledger: Ledger, work: ShapeWork) -> None:
@@ -110,7 +114,7 @@ class JobRunner:
         self.running += 1
         try:
             await work(shape)
-        except (ChangeLogBroken, RegistryError):
+        except _ENDS_ALL:
             raise
         except Exception as error:
             known = isinstance(error, PenstockError)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from penstock.errors import PenstockError
 from penstock.postgres.snapshot import SnapshotPart
 from penstock.shapes.change_log_index import SegmentRange
 from penstock.shapes.shape import Shape
@@ -28,8 +29,15 @@ class JobDone(NamedTuple):
     """Changes applied, or rows copied."""
 
 
+class SparkGone(PenstockError):
+    """Spark itself has ended, and can't be had again in this process."""
+
+
 class ShapeJobs(Protocol):
-    """All calls block for as long as Spark works: each runs in a thread. One at a time for a shape."""
+    """All calls block for as long as Spark works: each runs in a thread. One at a time for a shape.
+
+    Any of them raises SparkGone if that is why it failed.
+    """
 
     def state(self, shape: Shape) -> TableState:
         """Look at the shape's table."""

@@ -49,6 +49,14 @@ class Ledger:
         """What the shape's table is known to hold."""
         return self._held[shape]
 
+    def offsets(self) -> dict[str, int]:
+        """What the tables are known to hold, of those that count."""
+        return {
+            shape: held.tx_offset
+            for shape, held in self._held.items()
+            if held.tx_offset > 0 and not self.plan.awaits_snapshot(shape)
+        }
+
     def carry_out(self, steps: Iterable[Step], now: float) -> list[SnapshotAgain]:
         """Do what the collector says; returns what the registry has to know before more is done."""
         again: list[SnapshotAgain] = []

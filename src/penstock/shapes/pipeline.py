@@ -81,7 +81,7 @@ class ShapesPipeline:
             plan=FlushPlan(FlushLimits(flushes=max_flushes)),
         )
         self._enter_shapes(prepared, held)
-        self.confirmed = Confirmed(self.ledger.tracker, self.keeper)
+        self.confirmed = Confirmed(self.ledger.tracker, self.keeper, self.ledger.offsets)
         self.feedback = Feedback(
             line=stream,
             tracker=self.confirmed,

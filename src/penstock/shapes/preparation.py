@@ -14,7 +14,7 @@ from penstock.lsn import format_lsn
 from penstock.ops.shapes_metrics import ShapesMetrics
 from penstock.postgres.leader_line import LeaderLine
 from penstock.postgres.slot import SlotState, check_slot
-from penstock.postgres.timeline import ServerIdentity
+from penstock.postgres.timeline import ServerIdentity, flushed_lsn
 from penstock.shapes.change_log_index import Relation
 from penstock.shapes.job_runner import JobThreads
 from penstock.shapes.jobs import ShapeJobs
@@ -84,7 +84,8 @@ class Preparation:
         if registry is not None:
             for shape in resnapshot & registry.shapes.keys():
                 registry = registry.awaiting(shape, "--resnapshot asked for it")
-        decision = self._decide(registry, identity, slot, offsets)
+        flush_lsn = await flushed_lsn(await self._line.connect())
+        decision = self._decide(registry, identity, slot, offsets, flush_lsn)
         assert decision.registry is not None, "nothing is refused"
         await asyncio.to_thread(self._store.write, decision.registry)
         keeper = RegistryKeeper(self._store, decision.registry)
@@ -112,9 +113,11 @@ class Preparation:
         identity: ServerIdentity,
         slot: SlotState | None,
         offsets: Mapping[str, LogOffset | None],
+        flush_lsn: int,
     ) -> Decision:
         confirmed = None if slot is None else slot.confirmed_flush_lsn
-        decision = decide(registry, ServerFacts(*identity, self._slot, confirmed), self._file.shapes, offsets)
+        server = ServerFacts(*identity, self._slot, confirmed, flush_lsn)
+        decision = decide(registry, server, self._file.shapes, offsets)
         refused = [action.sentence for action in decision.actions if isinstance(action, Refuse)]
         if refused:
             raise ShapesRefused(" ".join(dict.fromkeys(refused)))

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
@@ -41,6 +42,8 @@ class ShapeEntry(NamedTuple):
     """Why its table doesn't count; None once a snapshot of this definition is in the table."""
     facts: TableFacts | None = None
     """What its Postgres table was when ours was made or last altered; None while it awaits its snapshot."""
+    offset: int | None = None
+    """What its table was seen to hold when the ceiling was last raised; None if that was not since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +57,22 @@ class Registry:
     """The highest LSN ever confirmed: below it, every settled shape's table has everything."""
     shapes: Mapping[str, ShapeEntry] = field(default_factory=dict)
 
-    def with_ceiling(self, lsn: int) -> Registry:
-        """`lsn` is about to be confirmed, or a new slot begins there and every shape awaits a snapshot."""
-        return replace(self, ceiling_lsn=max(self.ceiling_lsn, lsn))
+    def with_ceiling(self, lsn: int, offsets: Mapping[str, int] = MappingProxyType({})) -> Registry:
+        """`lsn` is about to be confirmed, or a new slot begins there and every shape awaits a snapshot.
+
+        `offsets` are what the tables hold, by shape.
+        """
+        shapes = {
+            name: entry
+            if entry.awaits_snapshot is not None or name not in offsets
+            else entry._replace(offset=offsets[name])
+            for name, entry in self.shapes.items()
+        }
+        return replace(self, ceiling_lsn=max(self.ceiling_lsn, lsn), shapes=shapes)
 
     def awaiting(self, shape: str, reason: str) -> Registry:
         """The shape's table no longer counts: a restart before the new snapshot must not go on from it."""
-        return self._with_entry(shape, self.shapes[shape]._replace(awaits_snapshot=reason))
+        return self._with_entry(shape, self.shapes[shape]._replace(awaits_snapshot=reason, offset=None))
 
     def all_awaiting(self, again: Iterable[SnapshotAgain]) -> Registry:
         """The same for several shapes at once."""
@@ -202,6 +214,7 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     definition: str
     awaits_snapshot: str | None
     facts: TableFacts | None
+    offset: str | None = None
 
 
 class _Versioned(msgspec.Struct, frozen=True):
@@ -210,7 +223,15 @@ class _Versioned(msgspec.Struct, frozen=True):
 
 def encode(registry: Registry) -> bytes:
     """The file's content."""
-    entries = {name: _Entry(*entry) for name, entry in sorted(registry.shapes.items())}
+    entries = {
+        name: _Entry(
+            entry.definition,
+            entry.awaits_snapshot,
+            entry.facts,
+            None if entry.offset is None else format_lsn(entry.offset),
+        )
+        for name, entry in sorted(registry.shapes.items())
+    }
     ceiling = format_lsn(registry.ceiling_lsn)
     file = _File(VERSION, registry.system_id, registry.timeline, registry.slot, ceiling, entries)
     return msgspec.json.format(msgspec.json.encode(file)) + b"\n"
@@ -224,7 +245,12 @@ def decode(content: bytes, path: str) -> Registry:
             raise ValueError(f"it has version {version}, and this Penstock reads version {VERSION}")
         file = msgspec.json.decode(content, type=_File)
         shapes = {
-            name: ShapeEntry(entry.definition, entry.awaits_snapshot, entry.facts)
+            name: ShapeEntry(
+                entry.definition,
+                entry.awaits_snapshot,
+                entry.facts,
+                None if entry.offset is None else parse_lsn(entry.offset),
+            )
             for name, entry in file.shapes.items()
         }
         return Registry(file.system_id, file.timeline, file.slot, parse_lsn(file.ceiling_lsn), shapes)

@@ -22,6 +22,8 @@ class ServerFacts(NamedTuple):
     slot: str
     confirmed_flush_lsn: int | None
     """None: the slot is missing."""
+    flush_lsn: int
+    """How far the server's WAL goes; read after the tables' offsets."""
 
 
 class Continue(NamedTuple):
@@ -64,16 +66,21 @@ def decide(
        common to both. A commit record that begins *at* that point was never in the new history.
     3. The slot has to begin at or below the ceiling, and at or below the switch point. Otherwise changes
        are in no table, and all are snapshotted again; also if it is missing, or another one than before.
-    4. A shape goes on if its entry is settled, its definition is the same and its offset is in the common
-       history. A table without an entry is snapshotted again: it missed what came while it did not count.
-    5. The registry that is returned has the shapes of the file and no other: a removed shape stops
+    4. The server's WAL has to reach the ceiling and every table's offset. Otherwise the database was brought
+       back from an older copy, and will write other changes at positions that the tables take for done.
+    5. A shape goes on if its entry is settled, its definition is the same, and its offset is in the common
+       history and not below the one that the registry knows: that would be an older copy of the table. A
+       table without an entry is snapshotted again: it missed what came while it did not count.
+    6. The registry that is returned has the shapes of the file and no other: a removed shape stops
        counting, and is a table without an entry when it comes back. It has the reason of each snapshot, so
        that a crash before the snapshot changes nothing. When all are snapshotted, its ceiling starts afresh.
     """
     sentence = None if registry is None else _refusal(registry, server)
     if sentence is not None:
         return Decision(tuple(Refuse(shape.name, sentence) for shape in shapes), None)
-    all_again = None if registry is None else _gap(registry, server)
+    all_again = (
+        None if registry is None else _gap(registry, server) or _lost_history(registry, server, offsets)
+    )
     limit = None if registry is None else _switch_point(registry, server)
     actions = tuple(
         _action(shape, registry, all_again, limit, offsets.get(shape.name), shape.name in offsets)
@@ -138,6 +145,21 @@ def _gap(registry: Registry, server: ServerFacts) -> str | None:
     return None
 
 
+def _lost_history(
+    registry: Registry, server: ServerFacts, offsets: Mapping[str, LogOffset | None]
+) -> str | None:
+    if server.timeline != registry.timeline:
+        # What was lost lies behind the switch point, and is judged by that.
+        return None
+    known = [registry.ceiling_lsn, *(offset.tx_offset for offset in offsets.values() if offset is not None)]
+    if max(known) <= server.flush_lsn:
+        return None
+    return (
+        f"the server's WAL ends at {format_lsn(server.flush_lsn)}, below {format_lsn(max(known))}, which the"
+        " tables have: the database was brought back from an older copy"
+    )
+
+
 def _switch_point(registry: Registry, server: ServerFacts) -> int | None:
     """Where the server left the registry's timeline; None if it is still on it, or never was."""
     if server.timeline == registry.timeline:
@@ -171,6 +193,12 @@ def _action(
         return SnapshotAgain(name, entry.awaits_snapshot)
     if offset is None:
         return SnapshotAgain(name, "its table has lost its offset" if has_table else "its table is gone")
+    if entry.offset is not None and offset.tx_offset < entry.offset:
+        return SnapshotAgain(
+            name,
+            f"its table is at {format_lsn(max(0, offset.tx_offset))} and was at {format_lsn(entry.offset)}:"
+            " an older copy was put in its place",
+        )
     if limit is not None and offset.tx_offset >= limit:
         return SnapshotAgain(
             name,

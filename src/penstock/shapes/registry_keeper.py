@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from penstock import fault_points
@@ -41,8 +41,12 @@ class RegistryKeeper:
 class Confirmed:
     """What may be confirmed to Postgres: the tracker's frontier, once the registry knows of it."""
 
-    def __init__(self, tracker: FlushTracker, keeper: RegistryKeeper) -> None:
+    def __init__(
+        self, tracker: FlushTracker, keeper: RegistryKeeper, offsets: Callable[[], Mapping[str, int]]
+    ) -> None:
+        """`offsets`: what each shape's table is known to hold."""
         self._tracker = tracker
+        self._offsets = offsets
         self._keeper = keeper
         self._ceiling = Ceiling(keeper.registry.ceiling_lsn)
 
@@ -57,7 +61,8 @@ class Confirmed:
         if due is None:
             return False
         try:
-            await self._keeper.update(lambda registry: registry.with_ceiling(due))
+            offsets = self._offsets()
+            await self._keeper.update(lambda registry: registry.with_ceiling(due, offsets))
         except BaseException:
             self._ceiling.failed()
             raise

@@ -89,7 +89,8 @@ ORDER BY up.level
 """
 _TABLES: LiteralString = """
 SELECT c.oid, c.relkind::text, c.relreplident::text, c.relkind <> 'p' AND EXISTS (
-           SELECT FROM pg_catalog.pg_inherits i WHERE i.inhparent = c.oid)
+           SELECT FROM pg_catalog.pg_inherits i WHERE i.inhparent = c.oid),
+       c.relnatts, pg_catalog.current_setting('server_encoding')
 FROM pg_catalog.pg_class c WHERE c.oid = ANY (%s::oid[])
 """
 _COLUMNS: LiteralString = """
@@ -228,7 +229,8 @@ async def _facts(connection: AsyncConnection, tables: Collection[Relation]) -> d
     indexes = _by_first(await _rows(connection, _INDEXES, roots))
     leaves = {row[0]: _leaf(row[1:]) for row in await _rows(connection, _LEAVES, everyone)}
     facts = {}
-    for root, kind, replica_identity, has_children in await _rows(connection, _TABLES, roots):
+    for root, kind, replica_identity, has_children, *rest in await _rows(connection, _TABLES, roots):
+        attributes, encoding = rest
         old: dict[str, str] = dict(row for oid in reversed(members[root]) for row in missing[oid])
         facts[trees[root].table.relation] = TableFacts(
             tree=trees[root],
@@ -238,6 +240,8 @@ async def _facts(connection: AsyncConnection, tables: Collection[Relation]) -> d
             replica_identity=replica_identity,
             leaves=tuple(leaves[oid] for oid in members[root] if oid in leaves),
             has_children=has_children,
+            attributes=attributes,
+            encoding=encoding,
         )
     return facts
 

@@ -6,6 +6,7 @@
 3. With a `where`, no column may be absent from an update: the row could not be judged, or would enter the
    shape without it. So a leaf with a TOAST table needs REPLICA IDENTITY FULL.
 4. Delta can hold the names of the columns, and frames with their types can be read.
+5. The database is UTF-8: the stream has its bytes as they are.
 
 Spark judges what is written in `where` (spark/where_check.py).
 """
@@ -25,6 +26,7 @@ from penstock.shapes.table_facts import (
     ORDINARY,
     PARTITIONED,
     PERMANENT,
+    UTF8,
     LeafFacts,
     TableFacts,
     is_unreadable,
@@ -109,6 +111,11 @@ def _missing_columns(shape: Shape, facts: TableFacts) -> Iterator[Problem]:
 
 def _not_ours(facts: TableFacts) -> Problem | None:
     table = TableName(*facts.relation)
+    if facts.encoding != UTF8:
+        return Problem(
+            f"the database's encoding is {facts.encoding}, which wal2json does not translate",
+            f"use a database with ENCODING '{UTF8}'",
+        )
     if facts.relation.schema in _SYSTEM_SCHEMAS:
         return Problem(f"{table} is a system table, whose changes are not sent", "name a table of your own")
     if facts.kind not in (ORDINARY, PARTITIONED):
@@ -209,12 +216,17 @@ def _names(shape: Shape, facts: TableFacts) -> Iterator[Problem]:
         elif name.lower().startswith(OWN_PREFIX):
             yield Problem(f"column {name!r} begins with {OWN_PREFIX}, as our own do", advice)
     spellings: dict[str, list[str]] = {}
-    for name in names:
+    # A `where` reads all columns, and Spark makes no difference between the two.
+    read = names if shape.where is None else [column.name for column in facts.columns]
+    for name in read:
         spellings.setdefault(name.lower(), []).append(name)
     for group in spellings.values():
         if len(group) > 1:
             same = " and ".join(map(repr, group))
-            yield Problem(f"columns {same} are equal but for case: a Delta table can't hold both", advice)
+            yield Problem(
+                f"columns {same} are equal but for case: Spark can't tell them apart",
+                advice if shape.where is None else "rename one: a where reads all columns",
+            )
 
 
 def _types(facts: TableFacts) -> Iterator[Problem]:

@@ -18,6 +18,7 @@ PARTITIONED: Final = "p"
 PERMANENT: Final = "p"
 FULL: Final = "f"
 BY_INDEX: Final = "i"
+UTF8: Final = "UTF8"
 
 _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
 
@@ -93,6 +94,10 @@ class TableFacts(NamedTuple):
     """Whether tables inherit from it that are no partitions."""
     gone: tuple[str, ...] = ()
     """Those of the columns that are dropped, and kept in the lake's table; the catalog knows none."""
+    attributes: int = 0
+    """How many columns the table has ever had (pg_class.relnatts); 0: not known."""
+    encoding: str = UTF8
+    """The database's."""
 
     @property
     def relation(self) -> Relation:

@@ -147,7 +147,8 @@ def _check_of(shape: Shape, registry: Registry, facts: TableFacts | None) -> Sha
     drift = drift_of(shape, entry.facts, facts)
     if drift.stop or drift.again:
         raise CannotCompare(drift.stop or f"{drift.again}. Fix: start penstock shapes, or wait for it")
-    return ShapeCheck(shape, facts, left_out=drift.facts.gone)
+    kept = {column.name for column in drift.facts.wanted(shape.columns)}
+    return ShapeCheck(shape, facts, left_out=tuple(name for name in drift.facts.gone if name in kept))
 
 
 async def _check_server(line: LeaderLine, registry: Registry, slot: str) -> None:

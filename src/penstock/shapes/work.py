@@ -28,6 +28,7 @@ from penstock.spark.decode import LayoutChanged, RowIncomplete
 
 FLUSH_MAX_BYTES: Final = 256 * 2**20
 """What one flush reads of the log, unless a single transaction has more."""
+_LOOKS_AT_A_LAYOUT: Final = 3
 
 _log = structlog.get_logger()
 
@@ -64,6 +65,8 @@ class Work:
         self._make_anew = make_anew
         self._stopped: dict[str, str] = {}
         """Shapes whose tables were altered in a way that ours can't follow, with the sentence."""
+        self._unread: dict[str, int] = {}
+        """How often changes of a shape had a layout that its table doesn't have."""
         self._turns = {shape.name: asyncio.Lock() for shape in shapes}
         self.rows = dict.fromkeys(self._shapes, 0)
         """Changes applied and rows copied in this leadership, by shape."""
@@ -82,6 +85,7 @@ class Work:
             done = await self._flush(self._shapes[shape])
             fault_points.reached(fault_points.FLUSH_COMMITTED)
             self.rows[shape] += done.rows
+            self._unread.pop(shape, None)
             self._ledger.flushed(shape, done.tx_offset, time.monotonic())
             if done.rows:
                 _log.debug("flushed", shape=shape, changes=done.rows, lsn=format_lsn(done.tx_offset))
@@ -104,20 +108,30 @@ class Work:
         if not ranges:
             # Nothing of the shape lies between the two.
             return JobDone(max(held, up_to).tx_offset, 0)
+        facts = self._facts[shape.name]
         try:
-            return await self._threads.run(
-                self._jobs.flush, shape, self._facts[shape.name], ranges, up_to.tx_offset
-            )
-        except LayoutChanged:
-            facts, added = await self._follow(shape)
-            if facts == self._facts[shape.name]:
-                raise
-        except RowIncomplete as error:
-            await self._make_anew([SnapshotAgain(shape.name, str(error))])
+            try:
+                return await self._threads.run(self._jobs.flush, shape, facts, ranges, up_to.tx_offset)
+            except LayoutChanged:
+                now, added = await self._follow(shape)
+                if now == facts:
+                    raise
+            done = await self._threads.run(self._jobs.flush, shape, now, ranges, up_to.tx_offset, added)
+        except (LayoutChanged, RowIncomplete) as error:
+            await self._give_up_on(shape.name, error)
             raise
-        done = await self._threads.run(self._jobs.flush, shape, facts, ranges, up_to.tx_offset, added)
-        await self._altered(shape.name, facts)
+        await self._altered(shape.name, now)
         return done
+
+    async def _give_up_on(self, shape: str, error: LayoutChanged | RowIncomplete) -> None:
+        """The table was something else when that change was made, and is so no more: nobody can read it.
+
+        But an ALTER that is streamed may be visible a moment later.
+        """
+        self._unread[shape] = self._unread.get(shape, 0) + 1
+        if isinstance(error, RowIncomplete) or self._unread[shape] >= _LOOKS_AT_A_LAYOUT:
+            self._unread.pop(shape)
+            await self._make_anew([SnapshotAgain(shape, str(error))])
 
     async def snapshot(self, shape: str) -> None:
         """Copy the Postgres table as of one moment, and put it in place of the shape's table."""

@@ -39,8 +39,8 @@ class ShapeLayout:
     key: tuple[str, ...]
     stored: tuple[str, ...]
     """The lake table's columns, the key's among them."""
-    ignore_others: bool = False
-    """Whether the shape lists its columns: others in a frame are then passed over."""
+    others: tuple[str, ...] = ()
+    """The table's other columns, which the shape doesn't want."""
     where: str | None = None
     must_come: tuple[str, ...] = ()
     """Columns without which `where` can't judge an update, and which a wrong replica identity leaves out."""
@@ -51,7 +51,7 @@ class ShapeLayout:
             self.relation,
             self.columns,
             self.key,
-            ignore_others=self.ignore_others,
+            others=self.others,
             filtered=self.where is not None,
             must_come=self.must_come,
         )

@@ -124,8 +124,8 @@ class _Changes:
 class ChangeDecoder:
     """Decodes the frames of one table.
 
-    `relation` is its name for messages, `columns` are those to decode, `key` names the key's. Another column
-    in a frame means LayoutChanged; with `ignore_others` it is passed over (a shape that lists its columns).
+    `relation` is its name for messages, `columns` are those to decode, `key` names the key's. Columns with
+    the names `others` are passed over (a shape that lists its columns); any more mean LayoutChanged.
     `filtered`: a `where` will judge the rows. Then an update without one of the columns `must_come`, whose
     identity has no more than the key (so that it isn't FULL), is RowIncomplete.
     """
@@ -136,13 +136,13 @@ class ChangeDecoder:
         columns: Sequence[Column],
         key: Sequence[str],
         *,
-        ignore_others: bool = False,
+        others: Collection[str] = (),
         filtered: bool = False,
         must_come: Collection[str] = (),
     ) -> None:
         self._relation = relation
         self._columns = tuple(columns)
-        self._ignore_others = ignore_others
+        self._others = frozenset(others)
         self._blank: _Row = [_ABSENT] * len(columns)
         self._new: _Row = [_missing(column) for column in columns]
         self._places = {column.name: place for place, column in enumerate(columns)}
@@ -225,7 +225,7 @@ class ChangeDecoder:
     def _place_of(self, at: _Place, cell: _Cell) -> int | None:
         """Where a column goes that is met for the first time: None if it isn't wanted."""
         place = self._places.get(cell.name)
-        if place is None and not self._ignore_others:
+        if place is None and cell.name not in self._others:
             raise self._error(at, f"column {cell.name} ({cell.type}) is new", LayoutChanged)
         if place is not None and self._columns[place].lake != lake_type(cell.type):
             was = self._columns[place].type

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from subprocess import DEVNULL, PIPE
-from typing import IO, Final
+from typing import IO, Any, Final
 
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
@@ -97,7 +97,15 @@ def shape_session(spark: SparkSession) -> SparkSession:
 def stop_session(spark: SparkSession) -> None:
     """Stop Spark, with whatever still runs in it. Blocks."""
     with _START:
-        spark.stop()
+        if java_exit_code() is None:
+            spark.stop()
+
+
+def java_exit_code() -> int | None:
+    """How the Java that Spark runs in has ended; None while it lives."""
+    gateway: Any = SparkContext._gateway
+    code: int | None = None if gateway is None else gateway.proc.poll()
+    return code
 
 
 @contextmanager

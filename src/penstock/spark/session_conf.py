@@ -64,12 +64,14 @@ def session_conf(master: str, app_name: str, jars: list[Path]) -> dict[str, str]
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_log_settings()}",
-        "spark.driver.memory": "2g",
+        "spark.driver.memory": "1g",
     }
     if is_local(master):
         # On one machine a task or job costs more than the rows in it. Adaptive execution makes a job of each
         # stage: a MERGE of one row into a million has 6 without it and 12 with it.
         conf |= {
+            # Java's own choice lets the heap grow by hundreds of megabytes before it looks for what is dead.
+            "spark.driver.defaultJavaOptions": "-XX:+UseSerialGC",
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.sql.adaptive.enabled": "false",

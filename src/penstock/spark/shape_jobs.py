@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -11,14 +12,14 @@ from pyspark.sql import functions as F
 from penstock.postgres.snapshot import SnapshotPart
 from penstock.postgres.timeline import ServerIdentity
 from penstock.shapes.change_log_index import SegmentRange
-from penstock.shapes.jobs import JobDone, TableState
+from penstock.shapes.jobs import JobDone, SparkGone, TableState
 from penstock.shapes.shape import Shape
 from penstock.shapes.shapes_file import ShapesFile
 from penstock.shapes.table_facts import ColumnFacts, TableFacts
 from penstock.spark.changes import ShapeLayout
 from penstock.spark.flush import flush
 from penstock.spark.names import column_of
-from penstock.spark.session import plain_errors, shape_session
+from penstock.spark.session import java_exit_code, plain_errors, shape_session
 from penstock.spark.snapshot_source import snapshot_rows
 from penstock.spark.table import AppId, ShapeTable
 
@@ -41,9 +42,9 @@ class SparkJobs:
 
     def state(self, shape: Shape) -> TableState:
         """See ShapeJobs."""
-        self._enter(shape, "look")
-        table = self._tables[shape.name]
-        return TableState(table.exists(), table.read_offset())
+        with self._working(shape, "look"):
+            table = self._tables[shape.name]
+            return TableState(table.exists(), table.read_offset())
 
     def flush(
         self,
@@ -54,47 +55,58 @@ class SparkJobs:
         added: Sequence[ColumnFacts] = (),
     ) -> JobDone:
         """See ShapeJobs."""
-        self._enter(shape, "flush")
-        done = flush(
-            self._sessions[shape.name],
-            self._tables[shape.name],
-            layout_of(shape, facts),
-            ranges,
-            up_to,
-            [column.column for column in added],
-        )
+        with self._working(shape, "flush"):
+            done = flush(
+                self._sessions[shape.name],
+                self._tables[shape.name],
+                layout_of(shape, facts),
+                ranges,
+                up_to,
+                [column.column for column in added],
+            )
         return JobDone(0 if done.offset is None else done.offset, done.changes)
 
     def snapshot(
         self, shape: Shape, facts: TableFacts, parts: Sequence[SnapshotPart], snapshot: str, tx_offset: int
     ) -> JobDone:
         """See ShapeJobs."""
-        self._enter(shape, "snapshot")
         session, table = self._sessions[shape.name], self._tables[shape.name]
         layout = layout_of(shape, facts)
-        with plain_errors(table.path):
-            rows = snapshot_rows(session, layout.relation, layout.columns, parts, snapshot)
-            if layout.where is not None:
-                rows = rows.where(F.expr(layout.where))
-            rows = rows.select(*[column_of(name) for name in layout.stored])
-        at = table.overwrite_from(rows, tx_offset, layout.key)
-        with plain_errors(table.path):
-            return JobDone(at, table.rows().count())
+        with self._working(shape, "snapshot"):
+            with plain_errors(table.path):
+                rows = snapshot_rows(session, layout.relation, layout.columns, parts, snapshot)
+                if layout.where is not None:
+                    rows = rows.where(F.expr(layout.where))
+                rows = rows.select(*[column_of(name) for name in layout.stored])
+            at = table.overwrite_from(rows, tx_offset, layout.key)
+            with plain_errors(table.path):
+                return JobDone(at, table.rows().count())
 
     def upkeep(self, shape: Shape) -> None:
         """See ShapeJobs."""
-        self._enter(shape, "upkeep")
-        self._tables[shape.name].upkeep()
+        with self._working(shape, "upkeep"):
+            self._tables[shape.name].upkeep()
 
     def cancel(self) -> None:
         """See ShapeJobs."""
-        self._spark.sparkContext.cancelJobGroup(self._group)
+        if java_exit_code() is None:
+            self._spark.sparkContext.cancelJobGroup(self._group)
 
-    def _enter(self, shape: Shape, what: str) -> None:
+    @contextmanager
+    def _working(self, shape: Shape, what: str) -> Iterator[None]:
         """Group and pool belong to the thread, and threads take turns with shapes."""
         context = self._spark.sparkContext
-        context.setJobGroup(self._group, f"{what} {shape.name}")
-        context.setLocalProperty("spark.scheduler.pool", shape.name)
+        try:
+            context.setJobGroup(self._group, f"{what} {shape.name}")
+            context.setLocalProperty("spark.scheduler.pool", shape.name)
+            yield
+        except Exception as error:
+            if (code := java_exit_code()) is not None:
+                raise SparkGone(
+                    f"Spark's Java has ended with code {code}: this process can do nothing more. Fix: start"
+                    " it again, with more memory if the system took it away (--conf spark.driver.memory=…)"
+                ) from error
+            raise
 
 
 def layout_of(shape: Shape, facts: TableFacts) -> ShapeLayout:
@@ -106,7 +118,7 @@ def layout_of(shape: Shape, facts: TableFacts) -> ShapeLayout:
         columns=tuple(each.column for each in read),
         key=facts.key,
         stored=tuple(each.name for each in facts.wanted(shape.columns)),
-        ignore_others=shape.columns is not None,
+        others=tuple(each.name for each in facts.columns if each not in read),
         where=shape.where,
         must_come=() if shape.where is None else tuple(toasted),
     )

@@ -41,6 +41,7 @@ _MOMENT = re.compile(
     r"(?: (\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?(?:([+-])(\d\d)(?::(\d\d))?(?::(\d\d))?)?)?( BC)?"
 )
 _COMMON_YEARS: Final = r"^\d{4}-[^B]*$"
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _COPY_NULL: Final = "\\N"
 _COPY_ESCAPE = re.compile(r"\\(.)")
 _COPY_ESCAPES: Final = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
@@ -94,6 +95,9 @@ def copy_texts(data: bytes, width: int) -> list[pa.StringArray]:
     if not data:
         return [pa.array([], pa.string())] * width
     names = [str(place) for place in range(width)]
+    if data.startswith(_BYTE_ORDER_MARK):
+        # The first value has one of its own, and a reader of CSV takes it for the file's.
+        data = _BYTE_ORDER_MARK + data
     table = pa_csv.read_csv(
         pa.BufferReader(data),
         pa_csv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=names),
