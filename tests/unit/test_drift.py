@@ -19,7 +19,7 @@ BEFORE = TableFacts(Tree(Member(ORDERS, 1, 1, "a")), (ID, CODE, NOTE), (PRIMARY,
 ALL = Shape("open", TableName("public", "orders"))
 LISTED = Shape("open", ALL.table, columns=("id", "note"))
 WHERE = Shape("open", ALL.table, where="code > 1")
-RESNAPSHOT = "Fix: penstock shapes --resnapshot open"
+RESNAPSHOT = "Fix: stop penstock shapes, and start it with --resnapshot open"
 
 
 def having(*columns: ColumnFacts) -> TableFacts:

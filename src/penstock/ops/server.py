@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable
 
@@ -13,6 +14,14 @@ from penstock.ops.health import Health
 
 class OpsPortTaken(PenstockError):
     """The ops port can't be bound."""
+
+
+def check_port(host: str, port: int) -> None:
+    """OpsPortTaken if a server could not listen there now."""
+    try:
+        socket.create_server((host, port)).close()
+    except OSError as error:
+        raise _taken(host, port, error) from error
 
 
 class OpsServer:
@@ -39,10 +48,7 @@ class OpsServer:
             await web.TCPSite(self._runner, host, port).start()
         except OSError as error:
             await self.stop()
-            raise OpsPortTaken(
-                f"OPS_HOST='{host}', OPS_PORT='{port}': can't listen there ({error.strerror});"
-                " set OPS_PORT to a free port"
-            ) from error
+            raise _taken(host, port, error) from error
         bound_port = self._runner.addresses[0][1]
         return f"http://{host}:{bound_port}"
 
@@ -62,3 +68,10 @@ class OpsServer:
         return web.Response(
             body=self._exposition(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
         )
+
+
+def _taken(host: str, port: int, error: OSError) -> OpsPortTaken:
+    return OpsPortTaken(
+        f"OPS_HOST='{host}', OPS_PORT='{port}': can't listen there ({error.strerror});"
+        " set OPS_PORT to a free port"
+    )

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from penstock.errors import NeedsOperator, PenstockError, PostgresError
 from penstock.leader_cycle import LeaderCycle
 from penstock.ops.health import Health, Phase
-from penstock.ops.server import OpsServer
+from penstock.ops.server import OpsServer, check_port
 from penstock.ops.shapes_metrics import ShapesMetrics
 from penstock.postgres.connection import QUALIFIED_NAMES
 from penstock.postgres.leader_line import LeaderLine
@@ -100,6 +100,9 @@ class ShapesApp:
                 _log.error("stalled", detail=str(error))
                 return EXIT_STALLED
             except SparkGone as error:
+                if self._cycle.stop.is_set():
+                    _log.warning("drain_incomplete", detail="Java was told to stop at the same time")
+                    break
                 # Whoever watches this process starts another, or a standby leads.
                 _log.error("spark_gone", detail=str(error))
                 return EXIT_SPARK_GONE
@@ -110,6 +113,7 @@ class ShapesApp:
                 if leadership.has_led:
                     give_up_at = time.monotonic() + self._settings.change_log.stall_s
                 if self._run.once and time.monotonic() > give_up_at:
+                    _log.error("stalled", detail=str(error))
                     return EXIT_STALLED
                 continue
             finally:
@@ -199,6 +203,7 @@ def check_without_spark(settings: ShapesSettings, file: ShapesFile, run: Run) ->
         )
     check_conf(file.storage, run.conf)
     settings.change_log.directory_for(file.storage, settings.replication.slot)
+    check_port(settings.ops.host, settings.ops.port)
     open_registry(file.storage).read()
     try:
         facts, names = asyncio.run(read_facts(settings, file))

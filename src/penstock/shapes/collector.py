@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Final, NamedTuple
 
@@ -28,13 +29,15 @@ class Member(NamedTuple):
     relation: Relation
     oid: int
     filenode: int
-    """Changes with every rewrite, and with TRUNCATE and VACUUM FULL."""
+    """Changes with every rewrite, and with TRUNCATE."""
     layout: str
     """A digest of its pg_attribute rows, xmin included: changes with every ALTER of a column."""
     attached: bool = False
     """Whether it became a partition in a later transaction than the one that created it."""
     identity: str = ""
     """Its replica identity, and the indexes that are its key or could stand for it."""
+    toast: int = 0
+    """The oid of its TOAST table, which changes with every rewrite and not with TRUNCATE; 0: it has none."""
 
 
 class Tree(NamedTuple):
@@ -52,6 +55,8 @@ class Found(NamedTuple):
     """The tables that it is a partition of, at any level."""
     attached: bool = False
     """As in Member."""
+    columns: frozenset[str] = frozenset()
+    """What it has now."""
 
 
 class Append(NamedTuple):
@@ -92,6 +97,23 @@ class Collected(NamedTuple):
     """Ask the catalog for this relation and call `learn` before going on."""
 
 
+class _Suspect(NamedTuple):
+    """A relation whose filenode has changed, and the stream had no TRUNCATE of it so far."""
+
+    table: Relation
+    wal_lsn: int
+    truncates: int
+
+
+class _Named(msgspec.Struct, gc=False, frozen=True):
+    name: str
+
+
+class _Cells(msgspec.Struct, gc=False, frozen=True):
+    columns: list[_Named] = []
+    identity: list[_Named] = []
+
+
 class Collector:
     """Takes frames in the order of the stream and says what is to be done. Knows no socket, disk or clock.
 
@@ -116,12 +138,15 @@ class Collector:
     6. TRUNCATE of a partitioned table names it and its partitions in one WAL record. A partition that is
        truncated without it leaves rows that no change deletes: the table's shapes are snapshotted again,
        unless the whole table is truncated later in the transaction.
-    7. A relation that the catalog no longer has may have been a partition whose rows went with it: the
-       shapes of all partitioned tables are snapshotted again. An attached one brought rows along.
+    7. A relation that the catalog no longer has, or has with other columns than its change, was a followed
+       table or a partition under another name, or something else: the shapes of all tables that look like
+       the change are snapshotted again. An attached one brought rows along.
     8. A change that the server left out is nowhere else: the shapes of its table are snapshotted again.
     9. `check` compares the catalog with what it was: partitions that were detached, dropped, renamed, or
        attached, a table that was dropped, renamed or exchanged, a rewrite. Nothing in the stream tells
-       these, so call it often; the snapshot that follows mends what was passed over since.
+       these, so call it often; the snapshot that follows mends what was passed over since. A rewrite may
+       have been to and from UNLOGGED, and what came in between is nowhere. Where only the filenode is new
+       and there is no TOAST table to tell, it was a TRUNCATE if the stream has one up to then.
 
     Repeats. After a restart Postgres sends again from the slot's position. A shape doesn't need a
     transaction that its *table* holds as a whole: the offset was read from the table, of the history that
@@ -155,6 +180,11 @@ class Collector:
         self._routes: dict[Relation, frozenset[Relation]] = {}
         self._add_tree_routes()
         self._relations: dict[bytes, Relation] = {}
+        self._asked: frozenset[str] = frozenset()
+        """The columns of the change whose relation is unknown."""
+        self._truncates: Counter[Relation] = Counter()
+        self._truncates_at_check: Counter[Relation] = Counter()
+        self._suspects: dict[Relation, _Suspect] = {}
         self._needed_by = _NOBODY
         self._appended: dict[Relation, bool] = {}
         self._touched: set[str] = set()
@@ -188,6 +218,7 @@ class Collector:
     def take(self, frames: Sequence[memoryview], start: int, *, pause: bool = False) -> Collected:
         """Take frames from index `start` on, as many as possible; with `pause`, to the transaction's end."""
         steps: list[Step] = []
+        self._asked = frozenset()
         for index in range(start, len(frames)):
             if pause and not self._builder.in_transaction:
                 return Collected(steps, index)
@@ -207,19 +238,38 @@ class Collector:
                 return Collected(steps, index, unknown)
         return Collected(steps, len(frames))
 
-    def learn(self, relation: Relation, found: Found | None) -> list[SnapshotAgain]:
-        """The catalog's answer for the relation that was asked for; None: there is no such relation.
+    @property
+    def tables(self) -> Set[Relation]:
+        """The followed tables."""
+        return self._followers.keys()
 
-        To be called only with an answer of the server, never because there was none.
+    def is_other(self, found: Found | None) -> bool:
+        """Whether the catalog's answer can't be about the relation whose change was met."""
+        return found is None or not self._asked <= found.columns
+
+    def learn_lost(
+        self, relation: Relation, columns: Mapping[Relation, frozenset[str]]
+    ) -> list[SnapshotAgain]:
+        """The relation that was asked for is no longer there, or another one has its name.
+
+        `columns` are those of the followed tables. To be called only with answers of the server, never
+        because there was none.
         """
-        if found is None:
-            self._routes[relation] = frozenset()
-            return [
-                SnapshotAgain(shape, f"{relation} is no longer in the database: it may have been a partition")
-                for table, shapes in self._followers.items()
-                if self._trees[table].is_partitioned
-                for shape in sorted(shapes & self._needed_by)
-            ]
+        self._routes.setdefault(relation, frozenset())
+        reason = f"{relation} is not in the database as it was: it may have been this table, or a partition"
+        return [
+            SnapshotAgain(shape, reason)
+            for table, shapes in self._followers.items()
+            if self._looks_like(columns.get(table, self._asked))
+            for shape in sorted(shapes & self._needed_by)
+        ]
+
+    def _looks_like(self, columns: frozenset[str]) -> bool:
+        """Whether the change that was met may be of a table with these: some may have come or gone since."""
+        return self._asked <= columns or columns <= self._asked
+
+    def learn(self, relation: Relation, found: Found) -> list[SnapshotAgain]:
+        """The catalog's answer for the relation that was asked for."""
         tables = self._followers.keys() & {relation, *found.ancestors}
         self._routes[relation] = frozenset(tables)
         parents = sorted(tables - {relation}) if found.attached else []
@@ -234,16 +284,20 @@ class Collector:
         reason = f"the server left out changes of {relation}, for want of a replica identity"
         return self._again(dict.fromkeys(sorted(self._routes[relation]), reason))
 
-    def check(self, trees: Iterable[Tree]) -> list[SnapshotAgain]:
-        """The followed tables as the catalog has them now, without those that it no longer has."""
+    def check(self, trees: Iterable[Tree], wal_lsn: int) -> list[SnapshotAgain]:
+        """The followed tables as the catalog has them now, without those that it no longer has.
+
+        `wal_lsn`: where the server's WAL was then, or later.
+        """
         now = {tree.table.relation: tree for tree in trees}
-        reasons = {}
+        reasons = self._convicted()
         for table, before in self._trees.items():
-            reason = self._difference(before, now.get(table))
+            reason = self._difference(before, now.get(table), wal_lsn)
             if reason is not None and (table in now or table not in self._gone):
                 reasons[table] = reason
         self._gone = self._trees.keys() - now.keys()
         self._trees |= {table: tree for table, tree in now.items() if table in self._followers}
+        self._truncates_at_check = self._truncates.copy()
         self._forget_routes(reasons.keys())
         self._add_tree_routes()
         return self._again(reasons)
@@ -259,7 +313,10 @@ class Collector:
         relation = self._relation(payload, wal_start)
         tables = self._routes.get(relation)
         if tables is None:
+            self._asked = _columns_in(payload)
             return relation
+        if action == _TRUNCATE:
+            self._truncates[relation] += 1
         self._last_op = op_offset = builder.place()
         if wal_start > self.received_lsn:
             self.received_lsn = wal_start
@@ -371,7 +428,21 @@ class Collector:
         self._routes = routes
         self._appended.clear()
 
-    def _difference(self, before: Tree, now: Tree | None) -> str | None:
+    def _convicted(self) -> dict[Relation, str]:
+        """Tables whose filenode changed without a TRUNCATE, now that all is read up to then."""
+        for relation, suspect in list(self._suspects.items()):
+            if self._truncates[relation] != suspect.truncates:
+                del self._suspects[relation]
+        convicted = {
+            relation: suspect
+            for relation, suspect in self._suspects.items()
+            if self.received_lsn >= suspect.wal_lsn
+        }
+        for relation in convicted:
+            del self._suspects[relation]
+        return {suspect.table: _rewritten(relation) for relation, suspect in convicted.items()}
+
+    def _difference(self, before: Tree, now: Tree | None, wal_lsn: int) -> str | None:
         """What happened to a table that no change tells, in words."""
         table = before.table.relation
         if now is None:
@@ -385,9 +456,13 @@ class Collector:
                 return f"{old.relation}, a partition of {table}, was detached or dropped"
             if new.relation != old.relation:
                 return f"{old.relation}, a partition of {table}, was renamed to {new.relation}"
-            # TRUNCATE and VACUUM FULL change the first only, and a column that is added the second only.
-            if new.filenode != old.filenode and new.layout != old.layout:
-                return f"{new.relation} was rewritten by ALTER TABLE"
+            if new.filenode == old.filenode:
+                continue
+            if new.layout != old.layout or new.toast != old.toast:
+                return _rewritten(new.relation)
+            seen = self._truncates[new.relation]
+            if not new.toast and seen == self._truncates_at_check[new.relation]:
+                self._suspects[new.relation] = _Suspect(table, wal_lsn, seen)
         for added in members.values():
             route = self._routes.get(added.relation)
             if route is not None and table in route:
@@ -397,3 +472,18 @@ class Collector:
             if route is not None:
                 return f"{added.relation} is a partition of {table}, and changes of it were passed over"
         return None
+
+
+def _columns_in(payload: bytes) -> frozenset[str]:
+    """The columns that a change names; none if it can't be read, or is a TRUNCATE."""
+    try:
+        cells = msgspec.json.decode(payload, type=_Cells)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return frozenset()
+    return frozenset(cell.name for cell in (*cells.columns, *cells.identity))
+
+
+def _rewritten(relation: Relation) -> str:
+    return (
+        f"{relation} was rewritten (ALTER TABLE, VACUUM FULL, CLUSTER), and may have been UNLOGGED meanwhile"
+    )

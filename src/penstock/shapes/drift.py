@@ -127,5 +127,5 @@ def _retyped(shape: Shape, before: TableFacts, now: TableFacts) -> Iterator[Prob
             yield Problem(
                 f"column {column.name!r} of {shape.table} was {was.type}, {was.column.lake.spark} in the"
                 f" lake, and is {column.type}, {column.column.lake.spark} in the lake",
-                f"penstock shapes --resnapshot {shape.name}",
+                f"stop penstock shapes, and start it with --resnapshot {shape.name}",
             )

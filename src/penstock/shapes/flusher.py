@@ -63,7 +63,7 @@ class ShapeStatus(NamedTuple):
     error: str | None
     """The sentence of its last attempt, if that failed."""
     pending_s: float = 0.0
-    """How long the oldest transaction has waited that is not in the table; 0 if there is none."""
+    """How long a transaction has waited that is not in the table, or a snapshot; 0 if neither has."""
 
 
 class StalledShape(NamedTuple):
@@ -274,7 +274,7 @@ class FlushPlan:
                 plan.flushed,
                 plan.pending_bytes,
                 plan.error,
-                max(0.0, now - plan.pending_since),
+                max(0.0, now - min(plan.pending_since, plan.snapshot_since)),
             )
             for shape, plan in self._plans.items()
         ]

@@ -105,6 +105,7 @@ class ShapesPipeline:
             left_out=left_out,
             ledger=self.ledger,
             look_up=catalog.found,
+            columns_of=catalog.columns,
             note_again=self.note_again,
             make_anew=self.make_anew,
             on_commits=self.runner.wake,

@@ -20,13 +20,16 @@ from penstock.settings import ShapesSettings
 from penstock.shapes.change_log_errors import free_bytes
 from penstock.shapes.change_log_index import Relation
 from penstock.shapes.registry_places import open_registry
+from penstock.shapes.shape import TableName
 from penstock.shapes.shape_catalog import ShapeCatalog
 from penstock.shapes.shape_rules import refusals
 from penstock.shapes.shapes_file import ShapesFile
 from penstock.shapes.table_facts import TableFacts, to_columns
 
 _MAY_READ: LiteralString = """
-SELECT pg_catalog.has_table_privilege(c.oid, 'SELECT')
+SELECT pg_catalog.quote_ident(current_user), pg_catalog.quote_ident(n.nspname),
+       pg_catalog.has_schema_privilege(n.oid, 'USAGE'), pg_catalog.has_table_privilege(c.oid, 'SELECT'),
+       NOT pg_catalog.row_security_active(c.oid)
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relname = %s
 """
@@ -52,10 +55,10 @@ async def look_at_shapes(settings: ShapesSettings, file: ShapesFile, read: Read)
         lines = refusals(file, read.facts, await catalog.table_names())
         findings = [Finding.from_error("shapes", PenstockError(line)) for line in lines]
         if not findings:
-            findings.append(Finding.ok("shapes", f"{len(file.shapes)} shapes fit their tables"))
+            findings.append(Finding.ok("shapes", f"every one of {len(file.shapes)} fits its table"))
         findings += [
             finding
-            for relation in sorted(read.facts)
+            for relation in sorted({leaf.relation for facts in read.facts.values() for leaf in facts.leaves})
             if (finding := await _unreadable(session, relation)) is not None
         ]
         return [*findings, *_not_numbers(file, read.facts, plugin)]
@@ -97,13 +100,22 @@ def check_storage_of(file: ShapesFile, log_directory: Path, min_free_bytes: int)
 
 
 async def _unreadable(session: AsyncConnection, relation: Relation) -> Finding | None:
+    """A partition is read by itself, so the right to read its parent doesn't help."""
     row = await (await session.execute(_MAY_READ, relation)).fetchone()
-    if row is None or row[0]:
+    if row is None:
+        return None
+    role, schema, *rights = row
+    name = TableName(*relation)
+    fixes = (
+        f"GRANT USAGE ON SCHEMA {schema} TO {role}",
+        f"GRANT SELECT ON {name} TO {role}",
+        f"ALTER ROLE {role} BYPASSRLS: row-level security hides rows from it",
+    )
+    lacking = [fix for fix, right in zip(fixes, rights, strict=True) if not right]
+    if not lacking:
         return None
     return Finding.fail(
-        "shapes",
-        f"the role may not read {relation}: its snapshot would fail",
-        f"GRANT SELECT ON {relation} TO the role",
+        "shapes", f"the role may not read {name}: its snapshot would fail", "; ".join(lacking)
     )
 
 

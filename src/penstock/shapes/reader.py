@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from typing import Final
 
 from penstock.capture.feedback import Feedback
@@ -31,6 +31,7 @@ class ShapesReader:
         left_out: set[Relation],
         ledger: Ledger,
         look_up: Callable[[Relation], Awaitable[Found | None]],
+        columns_of: Callable[[Set[Relation]], Awaitable[Mapping[Relation, frozenset[str]]]],
         note_again: Callable[[Sequence[SnapshotAgain]], Awaitable[None]],
         make_anew: Callable[[Sequence[SnapshotAgain]], Awaitable[None]],
         on_commits: Callable[[], None],
@@ -46,6 +47,7 @@ class ShapesReader:
         self._left_out = left_out
         self._ledger = ledger
         self._look_up = look_up
+        self._columns_of = columns_of
         self._note_again = note_again
         self._make_anew = make_anew
         self._on_commits = on_commits
@@ -97,7 +99,12 @@ class ShapesReader:
             # A commit may be streamed a moment before it is visible to others.
             await asyncio.sleep(_LOOK_AGAIN_S)
             found = await self._look_up(relation)
-        await self._make_anew(self._ledger.collector.learn(relation, found))
+        collector = self._ledger.collector
+        if found is not None:
+            await self._make_anew(collector.learn(relation, found))
+        if collector.is_other(found):
+            columns = await self._columns_of(collector.tables)
+            await self._make_anew(collector.learn_lost(relation, columns))
 
     async def _mend_left_out(self) -> None:
         collector = self._ledger.collector

@@ -18,6 +18,7 @@ import psycopg
 from psycopg import AsyncConnection
 
 from penstock.errors import ConnectionFailed
+from penstock.lsn import parse_lsn
 from penstock.postgres.connection import one_line
 from penstock.shapes.change_log_index import Relation
 from penstock.shapes.collector import Found, Member, Tree
@@ -57,7 +58,8 @@ SELECT t.root, n.nspname::text, c.relname::text, c.oid, c.relfilenode, c.relkind
        pg_catalog.concat(c.relreplident, (
            SELECT pg_catalog.string_agg(pg_catalog.concat_ws(' ', '', i.indkey, i.indisprimary::int,
                   i.indisreplident::int, i.indimmediate::int, i.indisvalid::int), ',' ORDER BY i.indexrelid)
-           FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND (i.indisprimary OR i.indisreplident)))
+           FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND (i.indisprimary OR i.indisreplident))),
+       c.reltoastrelid
 FROM tree t
 JOIN pg_catalog.pg_class c ON c.oid = t.oid
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -81,7 +83,9 @@ WITH RECURSIVE self AS (
     FROM up CROSS JOIN self s JOIN pg_catalog.pg_class c ON c.oid = up.parent AND c.relispartition
     JOIN pg_catalog.pg_inherits i ON i.inhrelid = up.parent AND NOT i.inhdetachpending
 )
-SELECT n.nspname::text, c.relname::text, up.brought
+SELECT n.nspname::text, c.relname::text, up.brought, ARRAY(
+           SELECT a.attname::text FROM pg_catalog.pg_attribute a
+           WHERE a.attrelid = self.oid AND a.attnum > 0 AND NOT a.attisdropped)
 FROM self LEFT JOIN up ON true
 LEFT JOIN pg_catalog.pg_class c ON c.oid = up.parent
 LEFT JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -166,6 +170,21 @@ class ShapeCatalog:
 
         return await self._ask(ask)
 
+    async def look(self, tables: Collection[Relation]) -> tuple[list[Tree], int]:
+        """The same, and where the server's WAL was just after."""
+
+        async def ask(connection: AsyncConnection) -> tuple[list[Tree], int]:
+            trees = list((await _trees(connection, tables)).values())
+            ((lsn,),) = await _rows(connection, "SELECT pg_catalog.pg_current_wal_insert_lsn()::text")
+            return trees, parse_lsn(lsn)
+
+        return await self._ask(ask)
+
+    async def columns(self, tables: Collection[Relation]) -> dict[Relation, frozenset[str]]:
+        """The names of the tables' columns, without those that don't exist."""
+        facts = await self.facts(tables)
+        return {table: frozenset(column.name for column in each.columns) for table, each in facts.items()}
+
     async def found(self, relation: Relation) -> Found | None:
         """What a relation is a partition of; None: there is none of that name."""
 
@@ -173,8 +192,12 @@ class ShapeCatalog:
             rows = await _rows(connection, _FOUND, *relation)
             if not rows:
                 return None
-            above = [(Relation(schema, table), brought) for schema, table, brought in rows if schema]
-            return Found(tuple(parent for parent, _ in above), any(brought for _, brought in above))
+            above = [(Relation(schema, table), brought) for schema, table, brought, _ in rows if schema]
+            return Found(
+                tuple(parent for parent, _ in above),
+                any(brought for _, brought in above),
+                frozenset(rows[0][3]),
+            )
 
         return await self._ask(ask)
 
@@ -268,8 +291,8 @@ def _by_first(rows: Iterable[_Row]) -> defaultdict[int, list[_Row]]:
 
 
 def _member(row: _Row) -> Member:
-    schema, table, oid, filenode, _, layout, attached, identity = row
-    return Member(Relation(schema, table), oid, filenode, layout or "", attached, identity)
+    schema, table, oid, filenode, _, layout, attached, identity, toast = row
+    return Member(Relation(schema, table), oid, filenode, layout or "", attached, identity, toast)
 
 
 def _column(row: _Row, old: Mapping[str, str]) -> ColumnFacts:

@@ -47,8 +47,8 @@ class TableWatch:
         """Look until cancelled."""
         async with asyncio.TaskGroup() as group:
             while True:
-                trees = await self._catalog.trees({Relation(*shape.table) for shape in self._shapes})
-                await self._make_anew(self._ledger.collector.check(trees))
+                trees, lsn = await self._catalog.look({Relation(*shape.table) for shape in self._shapes})
+                await self._make_anew(self._ledger.collector.check(trees, lsn))
                 for shape in self._altered(trees):
                     self._following.add(shape)
                     group.create_task(self._follow(shape), name=f"follow {shape}")

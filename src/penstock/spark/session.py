@@ -11,6 +11,7 @@ error of ours, raised in a worker, comes out of Spark as the text of a traceback
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import sys
@@ -24,6 +25,7 @@ from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from penstock.errors import PenstockError
@@ -37,7 +39,7 @@ _START: Final = threading.Lock()
 _JAVA_CHATTER: Final = b"Using incubator modules"
 _SAID: Final = re.compile(r"penstock-worker-error: (?=\[)")
 # SQLSTATE's class of errors that come of a value, and `raise_error`'s: their messages show it.
-_OF_A_VALUE: Final = re.compile(r"\[([A-Z0-9_.]+)\].*?SQLSTATE: (?:22|P0)", re.DOTALL)
+_OF_A_VALUE: Final = re.compile(r"\[([A-Z0-9_.]+)\](?:(?!\[[A-Z0-9_.]+\]).)*?SQLSTATE: (?:22|P0)", re.DOTALL)
 _STORAGE_TROUBLES: Final = {
     "No space left on device": "make room there, and where Spark keeps its scratch files (SPARK_LOCAL_DIRS)",
     "Disk quota exceeded": "raise the quota, or use another storage",
@@ -78,6 +80,7 @@ def open_session(
     with _START:
         # The workers must be this Python: another lacks our packages, or doesn't answer within Spark's 10 s.
         os.environ["PYSPARK_PYTHON"] = sys.executable
+        _hush_loggers()
         conf = SparkConf(loadDefaults=False)
         settings = session_conf(master, app_name, jars_for_spark(cache_directory()))
         conf.setAll(list(with_theirs(settings, extra_conf or {}).items()))
@@ -141,7 +144,10 @@ def plain_error(path: str, text: str) -> PenstockError:
         if trouble in text:
             return StorageFailed(f"can't write {path}: {trouble}; {fix}")
     if (of_a_value := _OF_A_VALUE.search(text)) is not None:
-        return SparkError(f"{path}: a value does not fit what is done with it ({of_a_value[1]})")
+        return SparkError(
+            f"{path}: a value does not fit what is done with it ({of_a_value[1]}). Fix: if the shape has a where,"
+            " let it compare values of one type"
+        )
     lines = [line.strip(": ") for line in text.splitlines() if line.strip(": ")]
     if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
         del lines[0]
@@ -152,6 +158,18 @@ def _kinds(kind: type[PenstockError]) -> dict[str, type[PenstockError]]:
     """An error's class and all below it, by name."""
     below = [_kinds(each) for each in kind.__subclasses__()]
     return {kind.__name__: kind} | {name: each for kinds in below for name, each in kinds.items()}
+
+
+def _hush_loggers() -> None:
+    """What Spark's Python logs, beside raising it, has values of rows in it; or is a page long."""
+    PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    # Py4J says so by the root logger when Java is gone.
+    logging.getLogger().addFilter(_is_not_py4j)
+
+
+def _is_not_py4j(record: logging.LogRecord) -> bool:
+    return record.module not in ("clientserver", "java_gateway")
 
 
 def _launch(conf: SparkConf) -> object:
