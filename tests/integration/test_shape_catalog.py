@@ -72,6 +72,12 @@ def member(tree: Tree, name: str) -> Member:
     return found
 
 
+async def place_of(catalog: ShapeCatalog, relation: Relation) -> Found | None:
+    """What the catalog finds, without the columns."""
+    found = await catalog.found(relation)
+    return None if found is None else found._replace(columns=frozenset())
+
+
 class TestTrees:
     async def test_partitions_of_every_level(self, sql: Sql, catalog: ShapeCatalog) -> None:
         sql(PARTITIONS, "CREATE TABLE t (id int PRIMARY KEY)", 'CREATE TABLE "Odd, {t}" (id int)')
@@ -102,7 +108,7 @@ class TestTrees:
 
         assert (await tree_of(catalog, T)).partitions == ()
         assert (await facts_of(catalog)).has_children
-        assert await catalog.found(Relation("public", "child")) == Found()
+        assert await place_of(catalog, Relation("public", "child")) == Found()
 
     @pytest.mark.parametrize(
         "join",
@@ -122,7 +128,7 @@ class TestTrees:
         tree = await tree_of(catalog, EVENTS)
 
         assert [each.relation.table for each in tree.partitions if each.attached] == ["july"]
-        assert await catalog.found(Relation("public", "july")) == Found((EVENTS,), attached=True)
+        assert await place_of(catalog, Relation("public", "july")) == Found((EVENTS,), attached=True)
 
     @pytest.mark.parametrize(
         "make",
@@ -146,7 +152,7 @@ class TestTrees:
         )
 
         assert not member(await tree_of(catalog, EVENTS), "july").attached
-        assert await catalog.found(Relation("public", "july")) == Found((EVENTS,))
+        assert await place_of(catalog, Relation("public", "july")) == Found((EVENTS,))
 
     async def test_attached_with_all_that_was_below_it(self, sql: Sql, catalog: ShapeCatalog) -> None:
         sql(
@@ -161,23 +167,31 @@ class TestTrees:
 
         assert {each.relation.table for each in tree.partitions if each.attached} == {"q3", "july"}
         q3 = Relation("public", "q3")
-        assert await catalog.found(Relation("public", "july")) == Found((q3, EVENTS), attached=True)
-        assert await catalog.found(Relation("public", "august")) == Found((q3, EVENTS))
+        assert await place_of(catalog, Relation("public", "july")) == Found((q3, EVENTS), attached=True)
+        assert await place_of(catalog, Relation("public", "august")) == Found((q3, EVENTS))
         assert not any(each.attached for each in (await tree_of(catalog, q3)).partitions)
 
     async def test_detached_and_attached_again(self, sql: Sql, catalog: ShapeCatalog) -> None:
         sql(PARTITIONS, "ALTER TABLE events DETACH PARTITION may")
         detached = await tree_of(catalog, EVENTS)
-        found = await catalog.found(Relation("public", "may"))
+        found = await place_of(catalog, Relation("public", "may"))
         sql("ALTER TABLE events ATTACH PARTITION may FOR VALUES FROM (0) TO (10)")
 
         assert "may" not in {each.relation.table for each in detached.partitions}
         assert found == Found()
         assert member(await tree_of(catalog, EVENTS), "may").attached
 
+    async def test_the_columns_of_what_is_found(self, sql: Sql, catalog: ShapeCatalog) -> None:
+        sql('CREATE TABLE t (id int PRIMARY KEY, "Größe" int, gone int); ALTER TABLE t DROP gone')
+        found = await catalog.found(T)
+
+        assert found is not None
+        assert found.columns == {"id", "Größe"}
+        assert await catalog.columns({T, Relation("public", "no")}) == {T: frozenset({"id", "Größe"})}
+
     async def test_no_such_relation(self, catalog: ShapeCatalog) -> None:
-        assert await catalog.found(Relation("public", "no")) is None
-        assert await catalog.found(Relation("no", "t")) is None
+        assert await place_of(catalog, Relation("public", "no")) is None
+        assert await place_of(catalog, Relation("no", "t")) is None
 
     @pytest.mark.parametrize(
         ("change", "filenode", "layout"),
@@ -514,7 +528,7 @@ class TestTheSession:
             async with asyncio.timeout(20):
                 facts = await catalog.facts([EVENTS, *public("may", "v")])
                 assert await catalog.trees([EVENTS]) == [facts[EVENTS].tree]
-                assert await catalog.found(Relation("public", "june_0")) is not None
+                assert await place_of(catalog, Relation("public", "june_0")) is not None
 
         assert facts.keys() == {EVENTS, *public("may", "v")}
 
@@ -535,7 +549,9 @@ class TestTheSession:
         sql(PARTITIONS)
 
         several = await asyncio.gather(*(catalog.facts([EVENTS]) for _ in range(3)))
-        mixed = await asyncio.gather(catalog.facts([EVENTS]), catalog.trees([EVENTS]), catalog.found(EVENTS))
+        mixed = await asyncio.gather(
+            catalog.facts([EVENTS]), catalog.trees([EVENTS]), place_of(catalog, EVENTS)
+        )
 
         facts = several[0][EVENTS]
         assert several == [{EVENTS: facts}] * 3
@@ -545,4 +561,4 @@ class TestTheSession:
         catalog = ShapeCatalog(lambda: connect(conninfo_to_dict(postgres.conninfo("no_such_database"))))
 
         with pytest.raises(ConnectionFailed):
-            await catalog.found(T)
+            await place_of(catalog, T)

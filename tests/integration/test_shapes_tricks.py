@@ -16,6 +16,10 @@ CREATE TABLE migrated (id int PRIMARY KEY, v text);
 CREATE TABLE listed (id int PRIMARY KEY, a text, b text);
 CREATE TABLE parts (id int, r int, v text, PRIMARY KEY (id, r)) PARTITION BY RANGE (r);
 CREATE TABLE emptied (id int PRIMARY KEY, n int);
+CREATE TYPE mood AS ENUM ('sad', 'glad');
+CREATE DOMAIN moods AS mood[];
+CREATE TABLE moody (id int PRIMARY KEY, m mood, ms moods);
+INSERT INTO moody SELECT g, 'sad', '{sad,glad}' FROM generate_series(1, 9) g;
 INSERT INTO bulk SELECT g, 0 FROM generate_series(1, 9) g;
 INSERT INTO texts SELECT g, 'old' FROM generate_series(1, 9) g;
 INSERT INTO away SELECT g, 'old' FROM generate_series(1, 9) g;
@@ -31,6 +35,7 @@ COLUMNS = {
     "listed": ("id", "a"),
     "parts": ("id", "r", "v"),
     "emptied": ("id", "n"),
+    "moody": ("id", "m", "ms"),
 }
 # A load without WAL, and back.
 UNLOGGED = """
@@ -43,7 +48,8 @@ INSERT INTO elsewhere VALUES (10, 'ten'); ALTER TABLE elsewhere RENAME TO away; 
 """
 NAME_TAKEN = """
 BEGIN; CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (10);
-INSERT INTO parts VALUES (1, 1, 'x'); ALTER TABLE parts_1 RENAME TO parts_old; CREATE TABLE parts_1 (id int PRIMARY KEY); COMMIT
+INSERT INTO parts VALUES (1, 1, 'x'); ALTER TABLE parts_1 RENAME TO parts_old;
+CREATE TABLE parts_1 (id int PRIMARY KEY); COMMIT
 """
 CAME_AND_WENT = """
 BEGIN; ALTER TABLE migrated ADD COLUMN tmp text; UPDATE migrated SET tmp = 'x', v = 'new' WHERE id = 2;
@@ -71,16 +77,19 @@ def test_nothing_is_lost_by_tricks(postgres: PrivatePostgres, database: str, tmp
         for trick in (RENAMED, NAME_TAKEN, CAME_AND_WENT, LISTED_RENAMED):
             site.sql(trick)
         site.sql("TRUNCATE emptied; INSERT INTO emptied VALUES (1, 1)")
+        site.sql("ALTER TYPE mood RENAME VALUE 'sad' TO 'unhappy'; ALTER TYPE mood ADD VALUE 'so so'")
         site.sql("CREATE TABLE staging AS SELECT 1 AS one, 2 AS two; DROP TABLE staging")
 
         for name, columns in COLUMNS.items():
-            site.wait_equal(name, columns, f"SELECT {', '.join(columns)} FROM {name}", LONG, service)
+            texts = ", ".join(f"{column}::text" if column in ("m", "ms") else column for column in columns)
+            site.wait_equal(name, columns, f"SELECT {texts} FROM {name}", LONG, service)
         for name, reason in (
             ("bulk", "public.bulk was rewritten"),
             ("texts", "public.texts was rewritten"),
             ("away", "public.elsewhere is not in the database as it was"),
             ("parts", "public.parts_1 is not in the database as it was"),
             ("migrated", "column"),
+            ("moody", "'sad' to 'unhappy'"),
         ):
             service.wait_for_reason(name, reason, LONG)
         site.sql("INSERT INTO emptied VALUES (2, 2)")

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyspark
+import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from penstock.spark.session import (
@@ -51,3 +53,12 @@ def test_the_s3_client_is_of_sparks_own_hadoop() -> None:
     assert (jars / f"hadoop-client-api-{HADOOP_VERSION}.jar").is_file()
     missing = plain_error("s3a://lake/x", "java.lang.ClassNotFoundException: Class a.S3AFileSystem not found")
     assert str(missing).endswith(f"--conf spark.jars.packages=org.apache.hadoop:hadoop-aws:{HADOOP_VERSION}")
+
+
+def test_spark_logs_no_values(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:
+    words = spark.createDataFrame([("hunter2",)], ["word"])
+    with pytest.raises(PySparkException):
+        words.select(words["word"].cast("int")).collect()
+
+    said = capfd.readouterr()
+    assert "hunter2" not in said.out + said.err

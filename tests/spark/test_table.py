@@ -416,7 +416,12 @@ def test_a_storage_that_can_not_be_written_is_said_in_one_line(
         (
             "[CAST_INVALID_INPUT] The value 'hunter2' can't be cast. SQLSTATE: 22018\nat x",
             SparkError,
-            r"/t: a value does not fit what is done with it \(CAST_INVALID_INPUT\)$",
+            r"/t: a value does not fit what is done with it \(CAST_INVALID_INPUT\)\. Fix: ",
+        ),
+        (
+            "[TASK_WRITE_FAILED] /t. SQLSTATE: 58030\n[CAST_INVALID_INPUT] The 'hunter2'. SQLSTATE: 22018",
+            SparkError,
+            r"\(CAST_INVALID_INPUT\)",
         ),
         (
             "An error occurred while calling o9.save.\n: java.lang.Error: first\n\tat second",

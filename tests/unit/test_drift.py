@@ -60,6 +60,18 @@ def test_dropped_columns_are_kept() -> None:
     assert compare(LISTED, BEFORE, having(ID, NOTE)) == Drift(unlisted), "the log may still have it"
 
 
+def test_a_label_that_was_renamed_is_in_old_rows() -> None:
+    mood = CODE._replace(type="mood", labels=("16 sad", "18 so so"))
+    more = mood._replace(labels=("16 sad", "18 so so", "20 glad"))
+    other = mood._replace(labels=("16 unhappy", "18 so so"))
+
+    assert compare(ALL, having(ID, mood, NOTE), having(ID, more, NOTE)).again == ""
+    assert compare(ALL, having(ID, mood, NOTE), having(ID, other, NOTE)).again == (
+        "a label of column 'code' of public.orders was renamed: 'sad' to 'unhappy'"
+    )
+    assert compare(LISTED, having(ID, mood, NOTE), having(ID, other, NOTE)).again == "", "not listed"
+
+
 @pytest.mark.parametrize(
     ("columns", "attributes", "again"),
     [

@@ -35,7 +35,7 @@ class Member(NamedTuple):
     attached: bool = False
     """Whether it became a partition in a later transaction than the one that created it."""
     identity: str = ""
-    """Its replica identity, and the indexes that are its key or could stand for it."""
+    """Its replica identity, the indexes that are its key or could stand for it, the labels of its enums."""
     toast: int = 0
     """The oid of its TOAST table, which changes with every rewrite and not with TRUNCATE; 0: it has none."""
 
@@ -202,6 +202,10 @@ class Collector:
     def in_transaction(self) -> bool:
         """Whether a transaction is open: reading must not pause here."""
         return self._builder.in_transaction
+
+    def tree_of(self, table: Relation) -> Tree:
+        """A followed table as the last check, or the start, had it."""
+        return self._trees[table]
 
     def relations_of(self, table: Relation) -> frozenset[Relation]:
         """The relations under which changes of a followed table are in the log."""

@@ -3,8 +3,9 @@
 1. A table that now breaks a rule (shape_rules.py) stops its shape: no key, no replica identity, a name that
    Delta can't hold. So does one that lacks a column which `where` names: nothing else can judge its rows.
 2. What leaves old rows in the lake with values that they no longer have needs a new snapshot: another table,
-   another key, a column that was renamed, or dropped and added again. So does a column that came and went
-   between two looks: the log may have its values, under a name that another column has now.
+   another key, a column that was renamed, or dropped and added again, an enum's label that was renamed. So
+   does a column that came and went between two looks: the log may have its values, under a name that
+   another column has now.
 3. A column whose type is another in the lake stops its shape, unless a snapshot comes anyway.
 4. An added column is added, and old rows get the value that they have in Postgres.
 5. A dropped column is kept: old rows keep their values and new ones get null. It is still read: the log may
@@ -115,8 +116,17 @@ def _grounds_for_snapshot(shape: Shape, before: TableFacts, now: TableFacts) -> 
         was = old.get(column.name)
         if column.name in before.gone or (was is not None and was.attnum != column.attnum):
             yield f"column {column.name!r} of {shape.table} is another than before, under the same name"
+        elif was is not None and (renamed := _renamed_label(was, column)):
+            yield f"a label of column {column.name!r} of {shape.table} was renamed: {renamed}"
         elif was is None and column.attnum in old_names:
             yield f"column {old_names[column.attnum]!r} of {shape.table} was renamed to {column.name!r}"
+
+
+def _renamed_label(was: ColumnFacts, column: ColumnFacts) -> str:
+    before, now = (dict(label.split(" ", 1) for label in each.labels) for each in (was, column))
+    return ", ".join(
+        f"{label!r} to {now[oid]!r}" for oid, label in before.items() if now.get(oid, label) != label
+    )
 
 
 def _retyped(shape: Shape, before: TableFacts, now: TableFacts) -> Iterator[Problem]:

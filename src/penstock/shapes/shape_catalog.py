@@ -58,7 +58,13 @@ SELECT t.root, n.nspname::text, c.relname::text, c.oid, c.relfilenode, c.relkind
        pg_catalog.concat(c.relreplident, (
            SELECT pg_catalog.string_agg(pg_catalog.concat_ws(' ', '', i.indkey, i.indisprimary::int,
                   i.indisreplident::int, i.indimmediate::int, i.indisvalid::int), ',' ORDER BY i.indexrelid)
-           FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND (i.indisprimary OR i.indisreplident))),
+           FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND (i.indisprimary OR i.indisreplident)), (
+           SELECT pg_catalog.md5(pg_catalog.string_agg(e.oid || ' ' || e.enumlabel, ',' ORDER BY e.oid))
+           FROM pg_catalog.pg_attribute a
+           JOIN pg_catalog.pg_type p ON p.oid = a.atttypid
+           LEFT JOIN pg_catalog.pg_type b ON b.oid = p.typbasetype
+           JOIN pg_catalog.pg_enum e ON e.enumtypid IN (p.oid, p.typelem, b.oid, b.typelem)
+           WHERE t.oid = t.root AND a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)),
        c.reltoastrelid
 FROM tree t
 JOIN pg_catalog.pg_class c ON c.oid = t.oid
@@ -107,7 +113,10 @@ SELECT a.attrelid, a.attname::text, a.attnum, pg_catalog.format_type(a.atttypid,
                ON d.oid = down.oid AND d.typtype = 'd')
            SELECT pg_catalog.format_type(down.oid, down.typmod)
            FROM down JOIN pg_catalog.pg_type b ON b.oid = down.oid AND b.typtype <> 'd'),
-       a.attnotnull, a.attlen = -1 AND t.typstorage <> 'p'
+       a.attnotnull, a.attlen = -1 AND t.typstorage <> 'p', ARRAY (
+           SELECT e.oid || ' ' || e.enumlabel FROM pg_catalog.pg_enum e
+           LEFT JOIN pg_catalog.pg_type b ON b.oid = t.typbasetype
+           WHERE e.enumtypid IN (t.oid, t.typelem, b.oid, b.typelem) ORDER BY e.oid)
 FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
 WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attrelid, a.attnum
@@ -296,9 +305,11 @@ def _member(row: _Row) -> Member:
 
 
 def _column(row: _Row, old: Mapping[str, str]) -> ColumnFacts:
-    name, attnum, printed, base, not_null, toastable = row
+    name, attnum, printed, base, not_null, toastable, labels = row
     missing = missing_text(old[name]) if name in old else None
-    return ColumnFacts(name, attnum, frame_type(printed), base or "", not_null, toastable, missing)
+    return ColumnFacts(
+        name, attnum, frame_type(printed), base or "", not_null, toastable, missing, tuple(labels)
+    )
 
 
 def _leaf(row: _Row) -> LeafFacts:

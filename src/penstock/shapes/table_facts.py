@@ -38,6 +38,8 @@ class ColumnFacts(NamedTuple):
     """Whether a long value may be stored outside of the row, and so be absent from an update's frame."""
     missing: str | None = None
     """What rows older than the column have in it, as the text that Postgres prints; None: null, or none."""
+    labels: tuple[str, ...] = ()
+    """Of an enum, of its arrays and of domains over them: each label, behind its oid."""
 
     @property
     def column(self) -> Column:

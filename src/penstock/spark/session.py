@@ -18,7 +18,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from subprocess import DEVNULL, PIPE
+from subprocess import DEVNULL, PIPE, TimeoutExpired
 from typing import IO, Any, Final
 
 from py4j.protocol import Py4JError
@@ -104,11 +104,15 @@ def stop_session(spark: SparkSession) -> None:
             spark.stop()
 
 
-def java_exit_code() -> int | None:
-    """How the Java that Spark runs in has ended; None while it lives."""
+def java_exit_code(wait_s: float = 0.0) -> int | None:
+    """How the Java that Spark runs in has ended; None while it lives. Blocks for `wait_s` at most."""
     gateway: Any = SparkContext._gateway
-    code: int | None = None if gateway is None else gateway.proc.poll()
-    return code
+    if gateway is None:
+        return None
+    try:
+        return int(gateway.proc.wait(wait_s))
+    except TimeoutExpired:
+        return None
 
 
 @contextmanager
@@ -145,8 +149,8 @@ def plain_error(path: str, text: str) -> PenstockError:
             return StorageFailed(f"can't write {path}: {trouble}; {fix}")
     if (of_a_value := _OF_A_VALUE.search(text)) is not None:
         return SparkError(
-            f"{path}: a value does not fit what is done with it ({of_a_value[1]}). Fix: if the shape has a where,"
-            " let it compare values of one type"
+            f"{path}: a value does not fit what is done with it ({of_a_value[1]}). Fix: if the shape has a"
+            " where, let it compare values of one type"
         )
     lines = [line.strip(": ") for line in text.splitlines() if line.strip(": ")]
     if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
@@ -162,7 +166,8 @@ def _kinds(kind: type[PenstockError]) -> dict[str, type[PenstockError]]:
 
 def _hush_loggers() -> None:
     """What Spark's Python logs, beside raising it, has values of rows in it; or is a page long."""
-    PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     # Py4J says so by the root logger when Java is gone.
     logging.getLogger().addFilter(_is_not_py4j)

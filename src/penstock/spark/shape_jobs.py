@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Final
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -23,6 +24,8 @@ from penstock.spark.session import java_exit_code, plain_errors, shape_session
 from penstock.spark.snapshot_source import snapshot_rows
 from penstock.spark.table import AppId, ShapeTable
 
+_END_KNOWN_WITHIN_S: Final = 0.5
+
 
 class SparkJobs:
     """See ShapeJobs. For one leadership: its jobs are a group that can be cancelled as a whole."""
@@ -30,7 +33,8 @@ class SparkJobs:
     def __init__(self, spark: SparkSession, file: ShapesFile, identity: ServerIdentity) -> None:
         self._spark = spark
         self._group = f"penstock-{secrets.token_hex(4)}"
-        self._sessions = {shape.name: shape_session(spark) for shape in file.shapes}
+        with _noticing_the_end():
+            self._sessions = {shape.name: shape_session(spark) for shape in file.shapes}
         self._tables = {
             shape.name: ShapeTable(
                 self._sessions[shape.name],
@@ -96,17 +100,25 @@ class SparkJobs:
     def _working(self, shape: Shape, what: str) -> Iterator[None]:
         """Group and pool belong to the thread, and threads take turns with shapes."""
         context = self._spark.sparkContext
-        try:
+        with _noticing_the_end():
             context.setJobGroup(self._group, f"{what} {shape.name}")
             context.setLocalProperty("spark.scheduler.pool", shape.name)
             yield
-        except Exception as error:
-            if (code := java_exit_code()) is not None:
-                raise SparkGone(
-                    f"Spark's Java has ended with code {code}: this process can do nothing more. Fix: start"
-                    " it again, with more memory if the system took it away (--conf spark.driver.memory=…)"
-                ) from error
+
+
+@contextmanager
+def _noticing_the_end() -> Iterator[None]:
+    """SparkGone if that is why something failed: the line to Java may break before its end is known."""
+    try:
+        yield
+    except Exception as error:
+        code = java_exit_code(_END_KNOWN_WITHIN_S)
+        if code is None:
             raise
+        raise SparkGone(
+            f"Spark's Java has ended with code {code}: this process can do nothing more. Fix: start it again,"
+            " with more memory if the system took it away (--conf spark.driver.memory=…)"
+        ) from error
 
 
 def layout_of(shape: Shape, facts: TableFacts) -> ShapeLayout:
