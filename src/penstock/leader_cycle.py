@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, PostgresError
 from penstock.ops.health import Fault, Health, Phase
 from penstock.postgres.leader_line import AnotherLeads
 from penstock.retry_policy import SLOW_RETRY_S, Pace, policy_for
@@ -68,7 +68,7 @@ class LeaderCycle:
     async def stand_by(self, another: AnotherLeads) -> None:
         """Another leads: say who, and wait a while."""
         self._health.enter(Phase.STANDBY)
-        self._health.clear_fault(Fault.POSTGRES)
+        self._health.clear_leadership_faults()
         self._health.clear_fault(Fault.STREAM)
         self.say("info", "standby", f"{another.description} leads")
         await self.pause(self._standby_retry_interval_s)
@@ -82,7 +82,9 @@ class LeaderCycle:
         self._health.enter(Phase.WAITING)
         known = isinstance(error, PenstockError)
         if policy.pace is not Pace.WHEN_SINK_ANSWERS:
-            self._health.set_fault(Fault.POSTGRES, str(error) if known else type(error).__name__)
+            self._health.clear_leadership_faults()
+            fault = Fault.POSTGRES if isinstance(error, PostgresError) else Fault.SERVICE
+            self._health.set_fault(fault, str(error) if known else type(error).__name__)
         self.say(policy.level, type(error).__name__, str(error), exc_info=None if known else error)
         match policy.pace:
             case Pace.SLOW:

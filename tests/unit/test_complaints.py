@@ -27,7 +27,7 @@ def test_a_full_log_names_the_shape_that_holds_it() -> None:
     assert said(("fails", 90.0), ("hangs", 60.0)) == SAID | {
         "fails": f"the log is full, and shape fails holds it. {SAID['fails']}"
     }
-    assert said(("slow", 60.0))["slow"] == "the log is full, and shape slow holds it. "
+    assert said(("slow", 60.0))["slow"] == "the log is full, and shape slow holds it. It is behind for 60 s."
 
 
 def test_nobody_else_is_blamed_while_the_holder_moves() -> None:

@@ -140,7 +140,7 @@ def test_what_only_a_leader_suffers_from_ends_with_the_leadership() -> None:
 
     health.end_leadership()
 
-    assert health.readiness(0.0).reasons == ["postgres: why", "sink: why", "stream: why"]
+    assert health.readiness(0.0).reasons == ["postgres: why", "service: why", "sink: why", "stream: why"]
 
 
 def test_every_reason_is_said() -> None:

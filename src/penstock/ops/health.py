@@ -34,6 +34,8 @@ class Fault(StrEnum):
     """Conditions that make a process unready until they end."""
 
     POSTGRES = "postgres"
+    SERVICE = "service"
+    """Something else that a leadership needs, such as its storage or its log; the sentence says what."""
     SINK = "sink"
     """The destination doesn't answer a probe; set and cleared by the capture app."""
     STREAM = "stream"
@@ -80,7 +82,7 @@ class Health:
         self._phase = Phase.STREAMING
         self._line = line
         self._moved_at = now
-        self._faults.pop(Fault.POSTGRES, None)
+        self.clear_leadership_faults()
 
     def set_fault(self, fault: Fault, sentence: str) -> None:
         """A condition holds, with the sentence for the operator."""
@@ -89,6 +91,11 @@ class Health:
     def clear_fault(self, fault: Fault) -> None:
         """A condition has ended."""
         self._faults.pop(fault, None)
+
+    def clear_leadership_faults(self) -> None:
+        """What kept this process from leading is over, or somebody else's affair."""
+        self.clear_fault(Fault.POSTGRES)
+        self.clear_fault(Fault.SERVICE)
 
     def end_leadership(self) -> None:
         """What only a leader can suffer from is over; another may lead now."""

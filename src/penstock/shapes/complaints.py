@@ -22,6 +22,7 @@ def complaints(
         for each in stalled
     }
     if log_is_full and behind and behind[0].age_s >= stall_s:
-        holder = behind[0].shape
-        found[holder] = f"the log is full, and shape {holder} holds it. {found.get(holder, '')}"
+        holder, age_s = behind[0].shape, behind[0].age_s
+        why = found.get(holder, f"It is behind for {age_s:.0f} s.")
+        found[holder] = f"the log is full, and shape {holder} holds it. {why}"
     return found

@@ -171,7 +171,9 @@ def _writable(subject: str, directory: Path) -> Finding:
         return Finding.fail(
             subject,
             f"{directory} can't be written: {error.strerror or error}",
-            "give this user the right to write there, or name another directory",
+            f"move away the file {place}, or name another directory"
+            if isinstance(error, NotADirectoryError)
+            else "give this user the right to write there, or name another directory",
         )
     return Finding.ok(subject, f"{directory} can be written")
 
