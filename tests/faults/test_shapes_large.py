@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock.local.postgres import PrivatePostgres
+from penstock.spark.session_conf import session_conf
 from tests.servers.shapes_site import ShapesProcess, ShapesSite
 
 LONG = 600.0
@@ -77,7 +78,14 @@ def test_half_a_million_rows_pass_in_bounded_memory_through_a_log_of_a_mebibyte(
     site = ShapesSite(postgres, database, tmp_path)
     site.sql("CREATE TABLE big (id int PRIMARY KEY, v text)")
     site.write_file('name = "big"\ntable = "public.big"\nflush_interval_ms = 100')
-    with site.shapes(LOG_MAX_BYTES=str(MIB)) as service:
+    # As people run it: other tests' Java is made for short lives.
+    product = session_conf("local[2]", "", [])
+    confs = [
+        word
+        for name in ("spark.driver.memory", "spark.driver.defaultJavaOptions")
+        for word in ("--conf", f"{name}={product[name]}")
+    ]
+    with site.shapes(*confs, LOG_MAX_BYTES=str(MIB)) as service:
         service.wait_for_log("snapshot_done", LONG)
         # Large enough for Spark's workers: they are part of the service, whatever it carries.
         insert(site, service, 1, 20_000)
