@@ -1,54 +1,154 @@
+"""Where the values stand that key changes lack: by change, not by value."""
+
 from __future__ import annotations
 
-from penstock.log_offset import LogOffset
-from penstock.spark.key_changes import Event, Source, find_sources
+from typing import NamedTuple
 
-BOTH = frozenset({"a", "b"})
+import pytest
 
+from penstock.spark.decode import TX_OFFSET
+from penstock.spark.key_changes import COLUMN, FROM_OP, FROM_TX, IN_TABLE, find_sources, lacked_columns
+from tests.spark.batches import KEY, Change, frame
+from tests.spark.conftest import Started
 
-def at(tx: int, op: int = 0) -> LogOffset:
-    return LogOffset(tx, op)
-
-
-def moved(tx: int, old: str, new: str, absent: frozenset[str] = BOTH) -> list[Event]:
-    return [Event(at(tx), "delete", old), Event(at(tx, 1), "insert", new, old, absent)]
-
-
-def test_a_row_that_the_batch_doesnt_know_is_in_the_table() -> None:
-    found = find_sources(moved(1, "k1", "k2", frozenset({"b"})), ("a", "b"))
-
-    assert found == {at(1, 1): {"b": Source(at(1, 1), in_table=True)}}
+FAR = 1000
+"""So far apart are the keys of two cases, and their positions: one batch holds them all."""
 
 
-def test_a_chain_leads_to_the_table_row_of_its_first_key() -> None:
-    found = find_sources([*moved(1, "k1", "k2"), *moved(2, "k2", "k3"), *moved(3, "k3", "k4")], ("a", "b"))
+class Source(NamedTuple):
+    """A change of the case, by its place there; in the table: the row of that change's old key."""
 
-    first = Source(at(1, 1), in_table=True)
-    assert found == {at(tx, 1): {"a": first, "b": first} for tx in (1, 2, 3)}
+    change: int
+    in_table: bool = False
 
 
-def test_each_column_stands_in_the_last_change_that_carries_it() -> None:
-    events = [
-        Event(at(1), "update", "k1", absent=frozenset({"b"})),
-        Event(at(2), "update", "k1", absent=frozenset({"a"})),
-        Event(at(3), "update", "k1", absent=frozenset({"a"})),
-        *moved(4, "k1", "k2"),
-    ]
+class Case(NamedTuple):
+    changes: list[Change]
+    sources: dict[tuple[int, str], Source]
+    """By the change that lacks a column, and the column."""
 
-    assert find_sources(events, ("a", "b")) == {
-        at(4, 1): {"a": Source(at(1), False), "b": Source(at(3), False)}
+
+def update(key: int, *absent: str) -> Change:
+    return Change("update", key, absent=absent)
+
+
+def insert(key: int, *absent: str) -> Change:
+    return Change("insert", key, absent=absent)
+
+
+def delete(key: int) -> Change:
+    return Change("delete", key)
+
+
+def move(old: int, new: int, *absent: str) -> Change:
+    return Change("update", new, absent=absent, old_id=old)
+
+
+CASES = {
+    "a row that the batch doesn't know is in the table": Case(
+        [move(1, 7, "b")], {(0, "b"): Source(0, in_table=True)}
+    ),
+    "changes of the key that come later don't matter": Case(
+        [move(1, 7, "b"), insert(1), update(1), delete(1), update(7)], {(0, "b"): Source(0, in_table=True)}
+    ),
+    "each column stands in the last change that carries it": Case(
+        [update(1, "b"), update(1, "a"), update(1, "a"), move(1, 7, "a", "b")],
+        {(3, "a"): Source(0), (3, "b"): Source(2)},
+    ),
+    "an update that lacks it too leads to the table": Case(
+        [update(1, "b"), move(1, 7, "a", "b")], {(1, "a"): Source(0), (1, "b"): Source(1, in_table=True)}
+    ),
+    "a chain leads to the table's row of its first key": Case(
+        [move(key, key + 1, "a", "b") for key in range(1, 12)],
+        {(place, name): Source(0, in_table=True) for place in range(11) for name in ("a", "b")},
+    ),
+    "a chain of which a link carries one of the columns": Case(
+        [move(1, 7, "a", "b"), move(7, 8, "b"), move(8, 9, "a", "b")],
+        {
+            (0, "a"): Source(0, in_table=True),
+            (0, "b"): Source(0, in_table=True),
+            (1, "b"): Source(0, in_table=True),
+            (2, "a"): Source(1),
+            (2, "b"): Source(0, in_table=True),
+        },
+    ),
+    "a chain with an update between": Case(
+        [move(1, 7, "b"), update(7, "a"), move(7, 8, "b"), move(8, 9, "b")],
+        {(0, "b"): Source(0, in_table=True), (2, "b"): Source(1), (3, "b"): Source(1)},
+    ),
+    "a key change that carries everything needs nothing and is a source": Case(
+        [move(1, 7), move(7, 8, "a")], {(1, "a"): Source(0)}
+    ),
+    "behind an insert there is nothing in the table": Case(
+        [delete(1), insert(1, "b"), move(1, 7, "a", "b")], {(2, "a"): Source(1)}
+    ),
+    "a chain behind an insert that lacks the column": Case(
+        [insert(8, "b"), move(8, 9, "b"), move(9, 7, "b")], {}
+    ),
+    "away and back": Case(
+        [move(1, 7, "b"), move(7, 1, "b"), move(1, 7, "b")],
+        {(place, "b"): Source(0, in_table=True) for place in range(3)},
+    ),
+    "away and back, changed there": Case(
+        [move(1, 7, "b"), update(7), move(7, 1, "b")],
+        {(0, "b"): Source(0, in_table=True), (2, "b"): Source(1)},
+    ),
+    "two rows change places by a third key": Case(
+        [move(1, 7, "b"), move(2, 1, "b"), move(7, 2, "b")],
+        {
+            (0, "b"): Source(0, in_table=True),
+            (1, "b"): Source(1, in_table=True),
+            (2, "b"): Source(0, in_table=True),
+        },
+    ),
+    "the old key is another row's new key, which moves on": Case(
+        [move(1, 7, "b"), move(2, 1, "b"), move(1, 8, "b")],
+        {
+            (0, "b"): Source(0, in_table=True),
+            (1, "b"): Source(1, in_table=True),
+            (2, "b"): Source(1, in_table=True),
+        },
+    ),
+    "the new key was another row's, which the batch deletes": Case(
+        [update(2), delete(2), move(1, 2, "b"), move(2, 7, "b")],
+        {(2, "b"): Source(2, in_table=True), (3, "b"): Source(2, in_table=True)},
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def found(started: Started) -> dict[tuple[int, str], Source]:
+    """The sources of all cases: by position, case after case."""
+    changes = []
+    for place, case in enumerate(CASES.values()):
+        far = place * FAR
+        changes += [
+            change._replace(
+                id=None if change.id is None else change.id + far,
+                old_id=None if change.old_id is None else change.old_id + far,
+            )
+            for change in case.changes
+        ]
+    rows = frame(started.spark, changes)
+    assert lacked_columns(rows) == ["a", "b"]
+    sources = find_sources(rows, KEY, ["a", "b"]).collect()
+    # A source is a key change's insert half, never the other.
+    assert all(row[FROM_OP] == (changes[row[FROM_TX] - 1].old_id is not None) for row in sources)
+    asked = [(row[TX_OFFSET] - 1, row[COLUMN]) for row in sources]
+    assert len(asked) == len(set(asked))
+    return {place: Source(row[FROM_TX] - 1, row[IN_TABLE]) for place, row in zip(asked, sources, strict=True)}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_missing_value_stands(name: str, found: dict[tuple[int, str], Source]) -> None:
+    case = CASES[name]
+    first = sum(len(each.changes) for each in list(CASES.values())[: list(CASES).index(name)])
+    ours = range(first, first + len(case.changes))
+
+    here = {
+        (at - first, column): Source(source.change - first, source.in_table)
+        for (at, column), source in found.items()
+        if at in ours
     }
 
-
-def test_behind_an_insert_there_is_nothing_in_the_table() -> None:
-    events = [Event(at(1), "delete", "k1"), Event(at(2), "insert", "k1", absent=frozenset({"b"}))]
-
-    assert find_sources([*events, *moved(3, "k1", "k2")], ("a", "b")) == {
-        at(3, 1): {"a": Source(at(2), False)}
-    }
-
-
-def test_a_key_change_that_carries_everything_needs_nothing_and_is_a_source() -> None:
-    events = [*moved(1, "k1", "k2", frozenset()), *moved(2, "k2", "k3", frozenset({"a"}))]
-
-    assert find_sources(events, ("a", "b")) == {at(2, 1): {"a": Source(at(1, 1), False)}}
+    assert here == case.sources

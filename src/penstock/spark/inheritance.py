@@ -26,6 +26,7 @@ from penstock.spark.key_changes import (
 from penstock.spark.names import column_of
 
 _OLD: Final = "_penstock_old"
+_COLUMNS: Final = "_penstock_columns"
 
 
 def complete_key_changes(
@@ -35,24 +36,14 @@ def complete_key_changes(
 
     `table` is the table before them; None if a truncate emptied it.
     """
-    links = rows.where(is_link())
     lacked = lacked_columns(rows)
+    if not lacked:
+        return rows
+    links = rows.where(is_link())
     sources = _batch_sources(rows, lacked)
     if table is not None:
         sources = sources.unionByName(_table_sources(links, key, lacked, table))
-    values = (
-        find_sources(rows, key, lacked)
-        .join(sources, list(FROM), "left")
-        .groupBy(*AT)
-        .agg(
-            *[
-                F.first(
-                    F.when(F.col(COLUMN) == name, F.struct(column_of(name).alias("value"))), ignorenulls=True
-                ).alias(name)
-                for name in lacked
-            ]
-        )
-    )
+    values = _values(find_sources(rows, key, lacked), sources, lacked)
     filled = {
         name: F.when(F.array_contains(ABSENT, name), column_of(name, "value").getField("value")).otherwise(
             column_of(name, "link")
@@ -71,6 +62,22 @@ def complete_key_changes(
         )
     )
     return rows.where(~is_link()).unionByName(completed)
+
+
+def _values(found: DataFrame, sources: DataFrame, lacked: Sequence[str]) -> DataFrame:
+    """For each key change the values that it lacks, each in a struct, by column."""
+    # Large values: a row is fetched once for all that is taken from it, which is mostly all that is lacked.
+    fetched = (
+        found.groupBy(*AT, *FROM)
+        .agg(F.collect_list(COLUMN).alias(_COLUMNS))
+        .join(sources, list(FROM), "left")
+    )
+    taken = [
+        F.when(F.array_contains(_COLUMNS, name), F.struct(column_of(name).alias("value"))) for name in lacked
+    ]
+    return fetched.groupBy(*AT).agg(
+        *[F.first(value, ignorenulls=True).alias(name) for name, value in zip(lacked, taken, strict=True)]
+    )
 
 
 def _batch_sources(rows: DataFrame, lacked: Sequence[str]) -> DataFrame:
