@@ -216,8 +216,10 @@ def test_without_a_toast_table_a_rewrite_shows_by_the_lack_of_a_truncate() -> No
     assert some.check(rewritten(toast=0), 200) == [], "the stream is not so far yet"
     take(some, [keepalive(199)])
     assert some.check(rewritten(toast=0), 300) == []
+    assert some.tree_of(ORDERS) == ORDERS_TREE, "whoever comes after a crash must see it too"
     take(some, [keepalive(200)])
     found = again(some.check(rewritten(toast=0), 400))
+    assert some.tree_of(ORDERS).table.filenode == 77
     assert found.keys() == {"open_orders", "all_orders"}
     take(some, [keepalive(400)])
     assert some.check(rewritten(toast=0), 500) == [], "it is said once"

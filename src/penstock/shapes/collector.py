@@ -185,6 +185,7 @@ class Collector:
         self._truncates: Counter[Relation] = Counter()
         self._truncates_at_check: Counter[Relation] = Counter()
         self._suspects: dict[Relation, _Suspect] = {}
+        self._judged = dict(self._trees)
         self._needed_by = _NOBODY
         self._appended: dict[Relation, bool] = {}
         self._touched: set[str] = set()
@@ -204,8 +205,11 @@ class Collector:
         return self._builder.in_transaction
 
     def tree_of(self, table: Relation) -> Tree:
-        """A followed table as the last check, or the start, had it."""
-        return self._trees[table]
+        """A followed table as the last check that knew what to think of it had it, or the start.
+
+        That may be kept in the registry: what is not yet judged is found again after a crash.
+        """
+        return self._judged[table]
 
     def relations_of(self, table: Relation) -> frozenset[Relation]:
         """The relations under which changes of a followed table are in the log."""
@@ -301,6 +305,8 @@ class Collector:
                 reasons[table] = reason
         self._gone = self._trees.keys() - now.keys()
         self._trees |= {table: tree for table, tree in now.items() if table in self._followers}
+        doubtful = {suspect.table for suspect in self._suspects.values()}
+        self._judged |= {table: tree for table, tree in self._trees.items() if table not in doubtful}
         self._truncates_at_check = self._truncates.copy()
         self._forget_routes(reasons.keys())
         self._add_tree_routes()
