@@ -63,6 +63,7 @@ def standing(site: ShapesSite, service: ShapesProcess) -> Standing:
     )
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_all_wait_for_the_shape_that_holds_a_full_log(
     postgres: PrivatePostgres, database: str, tmp_path: Path

@@ -37,6 +37,7 @@ def java_of(service: ShapesProcess) -> int:
     raise AssertionError("the service has no Java")
 
 
+@pytest.mark.timeout(600)
 def test_what_is_taken_is_noticed(site: ShapesSite) -> None:
     with site.shapes() as service:
         service.wait_for_log("snapshot_done", LONG)

@@ -66,6 +66,7 @@ def storage(tmp_path: Path) -> ReadOnlyMount | NoRightToWrite:
     return NoRightToWrite() if tried.returncode else ReadOnlyMount()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_storage_that_becomes_read_only_holds_the_slot_until_it_is_writable(
     postgres: PrivatePostgres,

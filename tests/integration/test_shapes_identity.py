@@ -50,6 +50,7 @@ def status_of(service: ShapesProcess) -> str:
     return done.stdout
 
 
+@pytest.mark.timeout(600)
 def test_an_identity_that_goes_and_comes_back_loses_nothing(site: ShapesSite) -> None:
     with site.shapes(STALL_S="1") as service:
         service.wait_for_log("snapshot_done", LONG, count=3)

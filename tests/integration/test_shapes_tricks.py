@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from penstock.local.postgres import PrivatePostgres
 from tests.servers.shapes_site import ShapesSite
 
@@ -66,6 +68,7 @@ def shape(name: str) -> str:
     return "\n".join([*lines, 'columns = ["id", "a"]'] if name == "listed" else lines)
 
 
+@pytest.mark.timeout(600)
 def test_nothing_is_lost_by_tricks(postgres: PrivatePostgres, database: str, tmp_path: Path) -> None:
     site = ShapesSite(postgres, database, tmp_path)
     site.sql(TABLES)
