@@ -143,7 +143,8 @@ class AlteredTables:
         assert said["shape"] == "prices"
         assert said["detail"] == (
             "column 'amount' of public.prices was numeric(10,2), decimal(10,2) in the lake, and is"
-            " numeric(12,2), decimal(12,2) in the lake. Fix: penstock shapes --resnapshot prices"
+            " numeric(12,2), decimal(12,2) in the lake. Fix: stop penstock shapes, and start it with"
+            " --resnapshot prices"
         )
         self.site.sql("INSERT INTO quiet VALUES (21, 'others go on')")
         self.equal("quiet", "id", "v", "extra")

@@ -68,6 +68,15 @@ def test_a_person_can_read_the_file(storage: Path) -> None:
     }
 
 
+def test_a_table_that_has_moved_is_the_same_table() -> None:
+    settled = OLD.settled("orders", FACTS)
+    before = settled.shapes["orders"]
+    assert settled.with_ceiling(2**40, {"orders": 2**40}).shapes["orders"].has_only_moved_since(before)
+    assert not settled.awaiting("orders", "any").shapes["orders"].has_only_moved_since(before)
+    altered = settled.altered("orders", FACTS._replace(attributes=9)).shapes["orders"]
+    assert not altered.has_only_moved_since(before)
+
+
 def test_entries_await_and_settle() -> None:
     assert NEW.shapes["orders"] == ShapeEntry("ab" * 32, "its definition was changed")
     settled = NEW.settled("orders", FACTS).shapes["orders"]

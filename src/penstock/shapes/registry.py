@@ -45,6 +45,10 @@ class ShapeEntry(NamedTuple):
     offset: int | None = None
     """What its table was seen to hold when the ceiling was last raised; None if that was not since."""
 
+    def has_only_moved_since(self, before: ShapeEntry) -> bool:
+        """Whether the table is still the one that it was, altered by nobody, however far it has come."""
+        return self == before._replace(offset=self.offset)
+
 
 @dataclass(frozen=True, slots=True)
 class Registry:
