@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import time
 from collections.abc import Callable
@@ -17,11 +18,13 @@ class OpsPortTaken(PenstockError):
 
 
 def check_port(host: str, port: int) -> None:
-    """OpsPortTaken if a server could not listen there now."""
+    """OpsPortTaken if somebody else listens there. Whatever else may be wrong shows when we do."""
     try:
-        socket.create_server((host, port)).close()
+        for family, *_, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            socket.create_server(address[:2], family=family).close()
     except OSError as error:
-        raise _taken(host, port, error) from error
+        if error.errno == errno.EADDRINUSE:
+            raise _taken(host, port, error) from error
 
 
 class OpsServer:
