@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -124,7 +125,8 @@ class VerifyJobs:
     ) -> Keys:
         """Sort keys by these frames of wal2json, which are all changes of the table; None: too many."""
         self._enter(shape)
-        changes = decoded(layout_of(shape, facts), frames or ())
+        # A row that can't be judged is looked at again.
+        changes = decoded(replace(layout_of(shape, facts), must_come=()), frames or ())
         nothing = keys.slice(0, 0)
         if frames is None:
             return Keys(nothing, nothing, keys, changes)
