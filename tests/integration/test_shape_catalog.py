@@ -16,9 +16,9 @@ from penstock.errors import ConnectionFailed
 from penstock.local.postgres import PrivatePostgres
 from penstock.postgres.connection import PINNED_SESSION, connect
 from penstock.shapes.change_log_index import Relation
-from penstock.shapes.collector import Found, Member, Tree
 from penstock.shapes.shape_catalog import ShapeCatalog
 from penstock.shapes.table_facts import IndexFacts, LeafFacts, TableFacts, is_unreadable, to_columns
+from penstock.shapes.table_tree import Found, Member, Tree
 from penstock.spark.decode import Column
 
 Sql = Callable[..., None]

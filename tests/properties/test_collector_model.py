@@ -13,9 +13,10 @@ from penstock.capture.transaction_builder import TransactionBuilder
 from penstock.log_offset import BEFORE_ALL, OP_INFINITY, LogOffset
 from penstock.lsn import format_lsn
 from penstock.shapes.change_log_index import Relation
-from penstock.shapes.collector import Append, Collector, Committed, Found, Member, Silence, Step, Tree
+from penstock.shapes.collector import Append, Collector, Committed, Silence, Step
 from penstock.shapes.flush_tracker import FlushTracker
 from penstock.shapes.snapshot_again import SnapshotAgain
+from penstock.shapes.table_tree import Found, Member, Tree
 
 ORDERS = Relation("public", "orders")
 EVENTS = Relation("public", "events")

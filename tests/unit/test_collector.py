@@ -10,18 +10,9 @@ from penstock.errors import ProtocolViolation
 from penstock.log_offset import OP_INFINITY, LogOffset
 from penstock.lsn import format_lsn
 from penstock.shapes.change_log_index import Relation
-from penstock.shapes.collector import (
-    Append,
-    Collected,
-    Collector,
-    Committed,
-    Found,
-    Member,
-    Silence,
-    Step,
-    Tree,
-)
+from penstock.shapes.collector import Append, Collected, Collector, Committed, Silence, Step
 from penstock.shapes.snapshot_again import SnapshotAgain
+from penstock.shapes.table_tree import Found, Member, Tree
 
 ORDERS = Relation("public", "orders")
 EVENTS = Relation("public", "events")

@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 
 from penstock.shapes.change_log_index import Relation
-from penstock.shapes.collector import Member, Tree
 from penstock.shapes.drift import Drift, compare
 from penstock.shapes.shape import Shape, TableName
 from penstock.shapes.table_facts import ColumnFacts, IndexFacts, LeafFacts, TableFacts
+from penstock.shapes.table_tree import Member, Tree
 
 ORDERS = Relation("public", "orders")
 ID = ColumnFacts("id", 1, "integer", not_null=True)

@@ -16,13 +16,14 @@ from penstock.shapes.change_log import ChangeLog
 from penstock.shapes.change_log_errors import ChangeLogBroken, SegmentUnreadable
 from penstock.shapes.change_log_index import Relation
 from penstock.shapes.change_log_runs import create_run
-from penstock.shapes.collector import Append, Collector, Committed, Member, Tree
+from penstock.shapes.collector import Append, Collector, Committed
 from penstock.shapes.flush_tracker import FlushTracker
 from penstock.shapes.flusher import FlushLimits, FlushPlan, ShapeState
 from penstock.shapes.job_runner import JobRunner, JobThreads
 from penstock.shapes.jobs import SparkGone
 from penstock.shapes.ledger import Ledger, whole
 from penstock.shapes.registry import RegistryError
+from penstock.shapes.table_tree import Member, Tree
 
 TABLE = Relation("public", "t")
 

@@ -9,11 +9,12 @@ from penstock.log_offset import BEFORE_ALL, LogOffset
 from penstock.shapes.change_log import ChangeLog
 from penstock.shapes.change_log_index import Relation
 from penstock.shapes.change_log_runs import create_run
-from penstock.shapes.collector import Append, Collector, Committed, Member, Silence, Tree
+from penstock.shapes.collector import Append, Collector, Committed, Silence
 from penstock.shapes.flush_tracker import FlushTracker
 from penstock.shapes.flusher import FlushPlan, Job, Start
 from penstock.shapes.ledger import Ledger, whole
 from penstock.shapes.snapshot_again import SnapshotAgain
+from penstock.shapes.table_tree import Member, Tree
 
 ORDERS = Relation("public", "orders")
 START = 100

@@ -8,7 +8,6 @@ import pytest
 
 from penstock.log_offset import OP_INFINITY, LogOffset
 from penstock.shapes.change_log_index import Relation
-from penstock.shapes.collector import Member, Tree
 from penstock.shapes.registry import Registry, ShapeEntry
 from penstock.shapes.registry_decisions import (
     Action,
@@ -20,6 +19,7 @@ from penstock.shapes.registry_decisions import (
 from penstock.shapes.shape import Shape, TableName, definition_hash
 from penstock.shapes.snapshot_again import SnapshotAgain
 from penstock.shapes.table_facts import TableFacts
+from penstock.shapes.table_tree import Member, Tree
 
 FACTS = TableFacts(Tree(Member(Relation("public", "orders"), 1, 2, "a")), ())
 ORDERS = Shape("orders", TableName("public", "orders"))

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from penstock.shapes.change_log_index import Relation
-from penstock.shapes.collector import Member, Tree
 from penstock.shapes.shape import Shape, TableName
 from penstock.shapes.shape_rules import refusals
 from penstock.shapes.shapes_file import ShapesFile
@@ -20,6 +19,7 @@ from penstock.shapes.table_facts import (
     is_unreadable,
     missing_text,
 )
+from penstock.shapes.table_tree import Member, Tree
 
 ORDERS = Relation("public", "orders")
 MAY = Relation("public", "orders_may")

@@ -16,7 +16,7 @@ from penstock.log_offset import LogOffset
 from penstock.shapes.change_log import ChangeLog
 from penstock.shapes.change_log_index import Relation
 from penstock.shapes.change_log_runs import create_run
-from penstock.shapes.collector import Append, Collector, Committed, Member, Tree
+from penstock.shapes.collector import Append, Collector, Committed
 from penstock.shapes.flush_tracker import FlushTracker
 from penstock.shapes.flusher import FlushPlan, ShapeState
 from penstock.shapes.job_runner import JobThreads
@@ -27,6 +27,7 @@ from penstock.shapes.shape import Shape, TableName
 from penstock.shapes.shape_catalog import ShapeCatalog
 from penstock.shapes.snapshot_again import SnapshotAgain
 from penstock.shapes.table_facts import ColumnFacts, TableFacts
+from penstock.shapes.table_tree import Member, Tree
 from penstock.shapes.work import Work
 from penstock.spark.decode import LayoutChanged, RowIncomplete
 

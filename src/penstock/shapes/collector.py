@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Final, NamedTuple
 
@@ -15,48 +14,14 @@ from penstock.log_offset import OP_INFINITY, LogOffset
 from penstock.lsn import format_lsn
 from penstock.postgres import protocol, wal2json
 from penstock.shapes.change_log_index import Relation
+from penstock.shapes.rewrites import RewriteWatch
 from penstock.shapes.snapshot_again import SnapshotAgain
+from penstock.shapes.table_tree import Found, Tree
 
 _TRUNCATE: Final = ord("T")
 # What stands before it can't hold a quote of its own, and an unreadable type name comes behind it.
 _NAMES: Final = re.compile(rb'"schema":("(?:[^"\\]|\\.)*"),"table":("(?:[^"\\]|\\.)*")')
 _NOBODY: Final[frozenset[str]] = frozenset()
-
-
-class Member(NamedTuple):
-    """A table or partition as the catalog has it."""
-
-    relation: Relation
-    oid: int
-    filenode: int
-    """Changes with every rewrite, and with TRUNCATE."""
-    layout: str
-    """A digest of its pg_attribute rows, xmin included: changes with every ALTER of a column."""
-    attached: bool = False
-    """Whether it became a partition in a later transaction than the one that created it."""
-    identity: str = ""
-    """Its replica identity, the indexes that are its key or could stand for it, the labels of its enums."""
-    toast: int = 0
-    """The oid of its TOAST table, which changes with every rewrite and not with TRUNCATE; 0: it has none."""
-
-
-class Tree(NamedTuple):
-    """A followed table and its partitions of all levels."""
-
-    table: Member
-    partitions: tuple[Member, ...] = ()
-    is_partitioned: bool = False
-
-
-class Found(NamedTuple):
-    """The catalog's answer for a relation that it has."""
-
-    ancestors: tuple[Relation, ...] = ()
-    """The tables that it is a partition of, at any level."""
-    attached: bool = False
-    """As in Member."""
-    columns: frozenset[str] = frozenset()
-    """What it has now."""
 
 
 class Append(NamedTuple):
@@ -95,14 +60,6 @@ class Collected(NamedTuple):
     """Index of the first frame that was not taken."""
     unknown: Relation | None = None
     """Ask the catalog for this relation and call `learn` before going on."""
-
-
-class _Suspect(NamedTuple):
-    """A relation whose filenode has changed, and the stream had no TRUNCATE of it so far."""
-
-    table: Relation
-    wal_lsn: int
-    truncates: int
 
 
 class _Named(msgspec.Struct, gc=False, frozen=True):
@@ -144,9 +101,8 @@ class Collector:
     8. A change that the server left out is nowhere else: the shapes of its table are snapshotted again.
     9. `check` compares the catalog with what it was: partitions that were detached, dropped, renamed, or
        attached, a table that was dropped, renamed or exchanged, a rewrite. Nothing in the stream tells
-       these, so call it often; the snapshot that follows mends what was passed over since. A rewrite may
-       have been to and from UNLOGGED, and what came in between is nowhere. Where only the filenode is new
-       and there is no TOAST table to tell, it was a TRUNCATE if the stream has one up to then.
+       these, so call it often; the snapshot that follows mends what was passed over since. Rewrites are
+       told from TRUNCATE by the RewriteWatch.
 
     Repeats. After a restart Postgres sends again from the slot's position. A shape doesn't need a
     transaction that its *table* holds as a whole: the offset was read from the table, of the history that
@@ -182,9 +138,7 @@ class Collector:
         self._relations: dict[bytes, Relation] = {}
         self._asked: frozenset[str] = frozenset()
         """The columns of the change whose relation is unknown."""
-        self._truncates: Counter[Relation] = Counter()
-        self._truncates_at_check: Counter[Relation] = Counter()
-        self._suspects: dict[Relation, _Suspect] = {}
+        self._rewrites = RewriteWatch()
         self._judged = dict(self._trees)
         self._needed_by = _NOBODY
         self._appended: dict[Relation, bool] = {}
@@ -298,16 +252,16 @@ class Collector:
         `wal_lsn`: where the server's WAL was then, or later.
         """
         now = {tree.table.relation: tree for tree in trees}
-        reasons = self._convicted()
+        reasons = self._rewrites.proven(self.received_lsn)
         for table, before in self._trees.items():
             reason = self._difference(before, now.get(table), wal_lsn)
             if reason is not None and (table in now or table not in self._gone):
                 reasons[table] = reason
         self._gone = self._trees.keys() - now.keys()
         self._trees |= {table: tree for table, tree in now.items() if table in self._followers}
-        doubtful = {suspect.table for suspect in self._suspects.values()}
+        self._rewrites.end_look()
+        doubtful = self._rewrites.doubtful
         self._judged |= {table: tree for table, tree in self._trees.items() if table not in doubtful}
-        self._truncates_at_check = self._truncates.copy()
         self._forget_routes(reasons.keys())
         self._add_tree_routes()
         return self._again(reasons)
@@ -326,7 +280,7 @@ class Collector:
             self._asked = _columns_in(payload)
             return relation
         if action == _TRUNCATE:
-            self._truncates[relation] += 1
+            self._rewrites.truncated(relation)
         self._last_op = op_offset = builder.place()
         if wal_start > self.received_lsn:
             self.received_lsn = wal_start
@@ -438,20 +392,6 @@ class Collector:
         self._routes = routes
         self._appended.clear()
 
-    def _convicted(self) -> dict[Relation, str]:
-        """Tables whose filenode changed without a TRUNCATE, now that all is read up to then."""
-        for relation, suspect in list(self._suspects.items()):
-            if self._truncates[relation] != suspect.truncates:
-                del self._suspects[relation]
-        convicted = {
-            relation: suspect
-            for relation, suspect in self._suspects.items()
-            if self.received_lsn >= suspect.wal_lsn
-        }
-        for relation in convicted:
-            del self._suspects[relation]
-        return {suspect.table: _rewritten(relation) for relation, suspect in convicted.items()}
-
     def _difference(self, before: Tree, now: Tree | None, wal_lsn: int) -> str | None:
         """What happened to a table that no change tells, in words."""
         table = before.table.relation
@@ -466,13 +406,9 @@ class Collector:
                 return f"{old.relation}, a partition of {table}, was detached or dropped"
             if new.relation != old.relation:
                 return f"{old.relation}, a partition of {table}, was renamed to {new.relation}"
-            if new.filenode == old.filenode:
-                continue
-            if new.layout != old.layout or new.toast != old.toast:
-                return _rewritten(new.relation)
-            seen = self._truncates[new.relation]
-            if not new.toast and seen == self._truncates_at_check[new.relation]:
-                self._suspects[new.relation] = _Suspect(table, wal_lsn, seen)
+            rewritten = self._rewrites.compare(table, old, new, wal_lsn)
+            if rewritten is not None:
+                return rewritten
         for added in members.values():
             route = self._routes.get(added.relation)
             if route is not None and table in route:
@@ -491,9 +427,3 @@ def _columns_in(payload: bytes) -> frozenset[str]:
     except (msgspec.DecodeError, UnicodeDecodeError):
         return frozenset()
     return frozenset(cell.name for cell in (*cells.columns, *cells.identity))
-
-
-def _rewritten(relation: Relation) -> str:
-    return (
-        f"{relation} was rewritten (ALTER TABLE, VACUUM FULL, CLUSTER), and may have been UNLOGGED meanwhile"
-    )

@@ -14,7 +14,7 @@ from penstock.postgres.freshness import Freshness
 from penstock.postgres.replication_stream import ReplicationStream
 from penstock.shapes.change_log import ChangeLog
 from penstock.shapes.change_log_index import Relation
-from penstock.shapes.collector import Collector, Tree
+from penstock.shapes.collector import Collector
 from penstock.shapes.complaints import complaints
 from penstock.shapes.flush_tracker import FlushTracker
 from penstock.shapes.flusher import FlushLimits, FlushPlan, ShapeStatus
@@ -29,6 +29,7 @@ from penstock.shapes.shape import Shape
 from penstock.shapes.shape_catalog import ShapeCatalog
 from penstock.shapes.snapshot_again import SnapshotAgain
 from penstock.shapes.table_facts import TableFacts
+from penstock.shapes.table_tree import Tree
 from penstock.shapes.table_watch import TableWatch
 from penstock.shapes.work import Work
 

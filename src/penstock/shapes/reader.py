@@ -12,9 +12,9 @@ from penstock.postgres import protocol
 from penstock.postgres.freshness import Freshness
 from penstock.postgres.replication_stream import FrameSource
 from penstock.shapes.change_log_index import Relation
-from penstock.shapes.collector import Found
 from penstock.shapes.ledger import Ledger
 from penstock.shapes.snapshot_again import SnapshotAgain
+from penstock.shapes.table_tree import Found
 
 _LOOK_FOR_ROOM_S: Final = 0.1
 _LOOKS_FOR_NEW_TABLE: Final = 5

@@ -21,7 +21,6 @@ from penstock.errors import ConnectionFailed
 from penstock.lsn import parse_lsn
 from penstock.postgres.connection import one_line
 from penstock.shapes.change_log_index import Relation
-from penstock.shapes.collector import Found, Member, Tree
 from penstock.shapes.table_facts import (
     PARTITIONED,
     ColumnFacts,
@@ -31,6 +30,7 @@ from penstock.shapes.table_facts import (
     frame_type,
     missing_text,
 )
+from penstock.shapes.table_tree import Found, Member, Tree
 
 # When a table was made is told by the row of its column `ctid` (-1): nothing alters that one, whereas an
 # ATTACH, a rename or an ALTER gives the table's other rows a new xmin. A partition brings rows along if it

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import Final, NamedTuple
 
 from penstock.shapes.change_log_index import Relation
-from penstock.shapes.collector import Tree
+from penstock.shapes.table_tree import Tree
 from penstock.spark.decode import Column
 
 ORDINARY: Final = "r"

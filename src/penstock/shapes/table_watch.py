@@ -10,11 +10,11 @@ import structlog
 
 from penstock.errors import PenstockError
 from penstock.shapes.change_log_index import Relation
-from penstock.shapes.collector import Tree
 from penstock.shapes.ledger import Ledger
 from penstock.shapes.shape import Shape
 from penstock.shapes.shape_catalog import ShapeCatalog
 from penstock.shapes.snapshot_again import SnapshotAgain
+from penstock.shapes.table_tree import Tree
 from penstock.shapes.work import Work
 
 _LOOK_EVERY_S: Final = 1.0
