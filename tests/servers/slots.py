@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 
 from penstock.local.postgres import PrivatePostgres
+from penstock.postgres.slot import SlotState
 
 _PERMANENT = "SELECT slot_name, database FROM pg_replication_slots WHERE NOT temporary AND plugin IS NOT NULL"
 _TERMINATE = "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{}'"
@@ -16,6 +17,22 @@ _DROP = (
     "SELECT pg_drop_replication_slot('{0}') FROM pg_replication_slots WHERE slot_name = '{0}' AND NOT active"
 )
 _DROP_S = 15.0
+
+HEALTHY = SlotState(
+    name="s",
+    slot_type="logical",
+    plugin="wal2json",
+    database="shop",
+    temporary=False,
+    active_pid=7,
+    confirmed_flush_lsn=0x20,
+    restart_lsn=0x10,
+    wal_status="reserved",
+    safe_wal_bytes=None,
+    connected_database="shop",
+    retained_bytes=16,
+)
+"""What pg_replication_slots shows of a slot that is well."""
 
 
 class SlotWatch:

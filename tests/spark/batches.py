@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
+from hypothesis import HealthCheck, Phase, settings
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.spark.apply import NetChanges, fold, survey
@@ -28,6 +29,19 @@ SCHEMA = pa.schema(
 
 Values = tuple[str | None, str | None]
 Table = dict[int, Values]
+
+TABLE: Table = {1: ("a1", "b1"), 2: ("a2", "b2"), 3: ("a3", None)}
+FAR = 1000
+"""How far apart the keys of cases lie that share a batch."""
+FEW_EXAMPLES = settings(
+    max_examples=2,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    phases=[Phase.generate],
+    suppress_health_check=[*HealthCheck],
+)
+"""Each is many histories in one batch: that is as quick in Spark as one of them."""
 
 
 class Change(NamedTuple):
@@ -107,3 +121,43 @@ def net(spark: SparkSession, table: ShapeTable, *changes: Change) -> NetChanges:
     """The net effect of changes on a table."""
     batch = frame(spark, changes)
     return fold(batch, survey(batch, KEY), KEY, COLUMNS, table.rows())
+
+
+def folded(spark: SparkSession, table: Table, changes: Sequence[Change], where: str | None = None) -> Table:
+    """The table after a batch, as our fold has it."""
+    batch = frame(spark, changes).persist()
+    try:
+        surveyed = survey(batch, KEY)
+        net = fold(batch, surveyed, KEY, COLUMNS, table_frame(spark, table), where)
+        return apply_net(table, net.rows, truncated=net.truncated)
+    finally:
+        batch.unpersist()
+
+
+def far_apart(cases: Sequence[Sequence[Change]]) -> list[Change]:
+    """Several cases as one batch, each with keys of its own; so one Spark job proves them all."""
+    return [
+        change._replace(
+            id=None if change.id is None else change.id + place * FAR,
+            old_id=None if change.old_id is None else change.old_id + place * FAR,
+        )
+        for place, case in enumerate(cases)
+        for change in case
+    ]
+
+
+def repeated(table: Table, times: int) -> Table:
+    """The table, with a copy of its rows for each case."""
+    return {key + place * FAR: values for place in range(times) for key, values in table.items()}
+
+
+def assert_folded(spark: SparkSession, cases: Sequence[Sequence[Change]]) -> None:
+    """Our fold of all cases, as one batch, comes to what they come to one by one."""
+    changes = far_apart(cases)
+    table = repeated(TABLE, len(cases))
+
+    found = folded(spark, table, changes)
+
+    expected = apply_one_by_one(table, changes)
+    wrong = {key // FAR for key in found.keys() | expected.keys() if found.get(key) != expected.get(key)}
+    assert not wrong, [cases[place] for place in wrong]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
@@ -12,45 +10,20 @@ from penstock.log_offset import LogOffset
 from penstock.spark.apply import KeyRange, fold, survey, survey_here
 from tests.spark.batches import (
     COLUMNS,
+    FAR,
+    FEW_EXAMPLES,
     KEY,
+    TABLE,
     Change,
-    Table,
-    apply_net,
     apply_one_by_one,
+    assert_folded,
+    far_apart,
+    folded,
     frame,
+    repeated,
     table_frame,
 )
 from tests.spark.conftest import Started
-
-TABLE: Table = {1: ("a1", "b1"), 2: ("a2", "b2"), 3: ("a3", None)}
-FAR = 1000
-
-
-def folded(spark: SparkSession, table: Table, changes: Sequence[Change], where: str | None = None) -> Table:
-    batch = frame(spark, changes).persist()
-    try:
-        surveyed = survey(batch, KEY)
-        net = fold(batch, surveyed, KEY, COLUMNS, table_frame(spark, table), where)
-        return apply_net(table, net.rows, truncated=net.truncated)
-    finally:
-        batch.unpersist()
-
-
-def far_apart(cases: Sequence[Sequence[Change]]) -> list[Change]:
-    """Several cases as one batch, each with keys of its own; so one Spark job proves them all."""
-    return [
-        change._replace(
-            id=None if change.id is None else change.id + place * FAR,
-            old_id=None if change.old_id is None else change.old_id + place * FAR,
-        )
-        for place, case in enumerate(cases)
-        for change in case
-    ]
-
-
-def repeated(table: Table, times: int) -> Table:
-    return {key + place * FAR: values for place in range(times) for key, values in table.items()}
-
 
 TOAST = ("b",)
 BOTH = ("a", "b")
@@ -234,22 +207,8 @@ def histories(draw: st.DrawFn) -> list[Change]:
     return changes
 
 
-@settings(
-    max_examples=2,
-    derandomize=True,
-    deadline=None,
-    database=None,
-    phases=[Phase.generate],
-    suppress_health_check=[*HealthCheck],
-)
+@FEW_EXAMPLES
 @given(cases=st.lists(histories(), min_size=40, max_size=40))
 def test_generated_histories(started: Started, cases: list[list[Change]]) -> None:
     """Each example is forty histories in one batch: that is as quick in Spark as one of them."""
-    changes = far_apart(cases)
-    table = repeated(TABLE, len(cases))
-
-    found = folded(started.spark, table, changes)
-
-    expected = apply_one_by_one(table, changes)
-    wrong = {key // FAR for key in found.keys() | expected.keys() if found.get(key) != expected.get(key)}
-    assert not wrong, [cases[place] for place in wrong]
+    assert_folded(started.spark, cases)

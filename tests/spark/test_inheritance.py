@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
@@ -16,9 +16,18 @@ from penstock.spark.changes import local_frame
 from penstock.spark.decode import ABSENT, ACTION, OLD_KEY, OP_OFFSET, TX_OFFSET
 from penstock.spark.inheritance import complete_key_changes
 from penstock.spark.type_map import DATE_INFINITY, TIMESTAMP_INFINITY
-from tests.spark.batches import Change, apply_one_by_one
+from tests.spark.batches import (
+    FAR,
+    FEW_EXAMPLES,
+    TABLE,
+    Change,
+    apply_one_by_one,
+    assert_folded,
+    far_apart,
+    folded,
+    repeated,
+)
 from tests.spark.conftest import Started
-from tests.spark.test_apply import FAR, TABLE, far_apart, folded, repeated
 
 Key = dict[str, object]
 
@@ -211,27 +220,10 @@ def moving(draw: st.DrawFn, there: frozenset[int]) -> list[Change]:
     return changes
 
 
-FEW_EXAMPLES = settings(
-    max_examples=2,
-    derandomize=True,
-    deadline=None,
-    database=None,
-    phases=[Phase.generate],
-    suppress_health_check=[*HealthCheck],
-)
-
-
 @FEW_EXAMPLES
 @given(cases=st.lists(moving(frozenset(TABLE)), min_size=60, max_size=60))
 def test_rows_that_move(started: Started, cases: list[list[Change]]) -> None:
-    changes = far_apart(cases)
-    table = repeated(TABLE, len(cases))
-
-    found = folded(started.spark, table, changes)
-
-    expected = apply_one_by_one(table, changes)
-    wrong = {key // FAR for key in found.keys() | expected.keys() if found.get(key) != expected.get(key)}
-    assert not wrong, [cases[place] for place in wrong]
+    assert_folded(started.spark, cases)
 
 
 @FEW_EXAMPLES

@@ -22,25 +22,11 @@ from penstock.postgres.preflight_rules import (
     size,
 )
 from penstock.postgres.preflight_tables import NAMES_SHOWN, TableFacts, TableRules, judge_tables
-from penstock.postgres.slot import SlotState
 from penstock.settings import KinesisSettings
+from tests.servers.slots import HEALTHY
 
 STREAM = KinesisSettings(region="eu-west-1", stream="orders")
 ACTIVE = {"StreamStatus": "ACTIVE", "OpenShardCount": 2, "RetentionPeriodHours": 24}
-HEALTHY = SlotState(
-    name="s",
-    slot_type="logical",
-    plugin="wal2json",
-    database="shop",
-    temporary=False,
-    active_pid=7,
-    confirmed_flush_lsn=0x20,
-    restart_lsn=0x10,
-    wal_status="reserved",
-    safe_wal_bytes=None,
-    connected_database="shop",
-    retained_bytes=16,
-)
 
 
 @pytest.mark.parametrize(("version", "level"), [(130022, Level.FAIL), (140000, Level.OK), (180006, Level.OK)])

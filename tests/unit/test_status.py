@@ -15,22 +15,9 @@ from penstock.ops.metrics import CaptureMetrics
 from penstock.ops.server import OpsServer
 from penstock.ops.status import NoAnswer, Status, as_json, as_text, ask
 from penstock.postgres.freshness import Freshness
-from penstock.postgres.slot import SlotState
+from tests.servers.slots import HEALTHY
 
-SLOT = SlotState(
-    name="s",
-    slot_type="logical",
-    plugin="wal2json",
-    database="shop",
-    temporary=False,
-    active_pid=7,
-    confirmed_flush_lsn=0x16B374D848,
-    restart_lsn=0x16B374D000,
-    wal_status="reserved",
-    safe_wal_bytes=None,
-    connected_database="shop",
-    retained_bytes=2_345_678,
-)
+SLOT = HEALTHY._replace(confirmed_flush_lsn=0x16B374D848, retained_bytes=2_345_678)
 
 
 class Service:
