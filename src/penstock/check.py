@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
+from penstock.abandonable import in_daemon_thread
 from penstock.finding import Finding, Level, as_json, as_text, worst
 from penstock.kinesis.preflight import check_quarantine, check_stream
 from penstock.postgres.preflight import check_capture_postgres
@@ -19,7 +20,7 @@ EXIT_FAILED = 1
 async def find(settings: CaptureSettings) -> list[Finding]:
     """Look at everything that a capture needs; both servers at once."""
     postgres, stream = await asyncio.gather(
-        check_capture_postgres(settings), asyncio.to_thread(check_stream, settings.kinesis)
+        check_capture_postgres(settings), in_daemon_thread(check_stream, settings.kinesis)
     )
     doubtful = [Finding.warn("settings", sentence) for sentence in settings.warnings()]
     directory = settings.undeliverable.quarantine_dir

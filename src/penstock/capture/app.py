@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from typing import Final
 
 import structlog
 
+from penstock.abandonable import in_daemon_thread
 from penstock.capture.leadership import Leadership
 from penstock.capture.pipeline import MAX_REQUESTS
 from penstock.capture.slot_memory import SlotMemory
@@ -76,7 +76,7 @@ class CaptureApp:
     async def _wait_for_sink(self) -> None:
         """Compete only when the destination answers: a leader that can't publish only holds others up."""
         while not self._cycle.stop.is_set():
-            failed = await asyncio.to_thread(self._sink.probe)
+            failed = await in_daemon_thread(self._sink.probe)
             if failed is None:
                 self._health.clear_fault(Fault.SINK)
                 return

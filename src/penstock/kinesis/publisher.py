@@ -6,10 +6,10 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
+from penstock.abandonable import DaemonThreads
 from penstock.capture.ack import AckTracker
 from penstock.capture.event import ChangeEvent
 from penstock.capture.queue import InflightEventQueue
@@ -60,7 +60,7 @@ class KinesisPublisher:
         self._health = health
         self._metrics = metrics
         self._outage_limit_s = outage_limit_s
-        self._threads = ThreadPoolExecutor(max_requests, thread_name_prefix="put-records")
+        self._threads = DaemonThreads(max_requests, name="put-records")
         self._wake = asyncio.Event()
         self._drained = asyncio.Event()
         self._looked = asyncio.Event()
@@ -118,7 +118,7 @@ class KinesisPublisher:
         self._probe.stop()
         if self._requests:
             await asyncio.wait(self._requests)
-        self._threads.shutdown(wait=False)
+        self._threads.dismiss()
 
     def _refill(self, now: float) -> None:
         """What the plan holds is bounded like the queue; a full plan leaves events in the queue."""
@@ -132,7 +132,7 @@ class KinesisPublisher:
     def _dispatch(self, request: Request, now: float) -> None:
         if request.attempt == 0:
             self._metrics.batch_wait_seconds.observe(now - request.events[0].received_at)
-        future = asyncio.get_running_loop().run_in_executor(self._threads, self._send, request)
+        future = self._threads.submit(self._send, request)
         self._requests.add(future)
         future.add_done_callback(lambda done: self._finish(request, done))
 
