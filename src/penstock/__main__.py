@@ -2,6 +2,6 @@ from __future__ import annotations
 
 import sys
 
-from penstock.cli import main
+from penstock.entry import main
 
 sys.exit(main())

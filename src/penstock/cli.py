@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NoReturn
 
 from penstock.errors import PenstockError
 from penstock.settings import SettingsError, load_capture_settings, load_shapes_settings
@@ -246,8 +248,15 @@ def _capture(arguments: argparse.Namespace) -> int:
 
     settings = load_capture_settings()
     configure(log_format=settings.log.format, level=settings.log.level)
-    asyncio.run(capture(settings))
-    return 0
+    asyncio.new_event_loop().run_until_complete(capture(settings))
+    _leave_at_once()
+
+
+def _leave_at_once() -> NoReturn:
+    """End without waiting for threads or tasks that hang: asyncio.run and the interpreter would."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _status(arguments: argparse.Namespace) -> int:

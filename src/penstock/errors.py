@@ -22,6 +22,7 @@
     └── PostgresError
         ├── ConnectionFailed          unreachable, refused, wrong password
         ├── LineLost                  the replication connection ended
+        │   ├── DecodingFailed        ... because the server met an error while it decoded
         │   ├── LineStale             ... because nobody vouches for it any more
         │   └── LockLost              ... because the lock is gone
         ├── SlotBusy                  the slot is active for a walsender that isn't ours
@@ -29,6 +30,7 @@
         ├── SnapshotStale             a table was rewritten under its snapshot (postgres/snapshot.py)
         └── NeedsOperator             nothing changes until somebody acts; retried slowly
             ├── SlotInvalid           wal_status is `lost`: its WAL is gone
+            ├── SynchronousStandby    commits would wait for our walsender (postgres/synchronous.py)
             ├── SlotMismatch          the slot is of another kind, plugin or database
             ├── PluginForbidden       output_plugin_libraries does not list wal2json
             ├── PluginMissing         wal2json is not installed on the server
@@ -66,6 +68,10 @@ class LineLost(PostgresError):
     """The replication connection ended."""
 
 
+class DecodingFailed(LineLost):
+    """The server raised an error while it decoded; it may do so again at the same place."""
+
+
 class LineStale(LineLost):
     """Neither a frame nor the watchdog vouches for the line within the freshness limit."""
 
@@ -88,6 +94,10 @@ class NeedsOperator(PostgresError):
 
 class SlotInvalid(NeedsOperator):
     """The slot's WAL was removed."""
+
+
+class SynchronousStandby(NeedsOperator):
+    """The server takes our walsender for a synchronous standby."""
 
 
 class SlotMismatch(NeedsOperator):

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from penstock.errors import (
     ConnectionFailed,
+    DecodingFailed,
     LineLost,
     NeedsOperator,
     PenstockError,
@@ -43,6 +44,7 @@ _TABLE: tuple[tuple[type[BaseException], Policy], ...] = (
     (SinkOutage, Policy(Pace.WHEN_SINK_ANSWERS, "error")),
     (NeedsOperator, Policy(Pace.SLOW, "error")),
     (ProtocolViolation, Policy(Pace.SOON, "error")),
+    (DecodingFailed, Policy(Pace.SOON, "error")),
     (LineLost, Policy(Pace.SOON, "warning")),
     (ConnectionFailed, Policy(Pace.SOON, "warning")),
     (PenstockError, Policy(Pace.SOON, "error")),

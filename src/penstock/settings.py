@@ -87,6 +87,8 @@ class ReplicationSettings(_Group):
     slot: SlotName = Field(default="etl_slot_wal2json", validation_alias="REPLICATION_SLOT")
     output_plugin: OutputPlugin = Field(default="wal2json", validation_alias="OUTPUT_PLUGIN")
     connect_timeout_s: Duration = Field(default=5.0, validation_alias="CONNECT_TIMEOUT_S")
+    note: Flag = Field(default=True, validation_alias="SLOT_NOTE")
+    """Whether capture keeps a note of what it confirmed in the database. Shapes have a registry instead."""
 
 
 class Wal2jsonSettings(_Group):

@@ -66,6 +66,7 @@ def assert_calm(capture: CaptureProcess, leaderships: int = 1) -> None:
     assert capture.running
     assert len(capture.events("streaming")) == leaderships
     assert "Traceback" not in capture.log_text()
+    assert capture.events("GAP") == []
 
 
 def check_stream(rig: Rig, samples: Sequence[SlotSample] = (), writers: Writers | None = None) -> None:

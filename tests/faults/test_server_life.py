@@ -158,11 +158,18 @@ def test_a_failover_without_the_slot_is_a_gap_that_is_said(
             fault_proxy.restore()
             after = Writers(failover.new.conninfo(), seed=35, writers=2)
             after.write(20)
+            switches = [capture.wait_for_log("timeline_switched") for capture in (moving, waiting)]
+            for switch in switches:
+                assert switch["level"] == "warning"
+                assert "timeline 1 was left at" in switch["note"]
             for gap, capture, name in zip(gaps, (moving, waiting), ("alone", "pair"), strict=True):
                 assert gap["level"] == "error"
                 assert parse_lsn(gap["last_known_lsn"]) <= lost_from
                 assert lost_up_to <= parse_lsn(gap["start_lsn"])
+                assert (gap["last_known_timeline"], gap["timeline"]) == (1, 2)
                 assert metric(capture, "penstock_gaps_total") == 1
+                assert metric(capture, "penstock_timeline_switches_total") == 1
+                assert metric(capture, "penstock_timeline") == 2
                 failover.site(name, failover.new).wait_until_confirmed()
                 changes = read_changes(failover.kinesis, name)
                 assert_nothing_missing(changes, published | after.committed)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from penstock.local.kinesis import LocalKinesis
+from penstock.local.penstock_process import PENSTOCK
 from penstock.local.postgres import PrivatePostgres
 from penstock.lsn import parse_lsn
-from penstock.postgres.timings import Timings
 from tests.faults.stream_checks import (
     Change,
     assert_last_occurrences_in_order,
@@ -29,8 +34,8 @@ from tests.servers.tcp_proxy import TcpProxy
 
 DRAIN_S = 2.0
 LEADER_TIMEOUT_S = 3.0
-REQUEST_S = Timings.of(LEADER_TIMEOUT_S).connect_s + Timings.of(LEADER_TIMEOUT_S).answer_s
-"""What a request under way may still take: it can't be called back."""
+A_SECOND = 1.5
+"""What may be added to the drain, and the ending of the process as seen from here."""
 PROMPTLY_S = 2.0
 ROWS = 10_000
 
@@ -154,7 +159,7 @@ def test_a_sink_outage_ends_the_drain_in_time(site: CaptureSite, fault_proxy: Fa
         fault_proxy.hold()
         writers.write(20)
         fault_proxy.log.wait_for(lambda log: log.held > 0)
-        assert DRAIN_S <= stop(capture) < DRAIN_S + REQUEST_S + PROMPTLY_S
+        assert stop(capture) < DRAIN_S + A_SECOND
         assert capture.wait_for_log("drain_incomplete")["pending"] > 0
     slot = site.slot_row()
     assert slot is not None
@@ -172,7 +177,7 @@ def test_the_lock_is_kept_until_the_last_request_is_over(site: CaptureSite, faul
         leader.wait_for_log("streaming")
         with site.capture(STANDBY_RETRY_INTERVAL_S=0.1) as standby:
             wait_for_phase(standby, "standby")
-            fault_proxy.inject(Delay(before_s=1.0))
+            fault_proxy.inject(Delay(before_s=0.4))
             writers.write(1)
             fault_proxy.log.wait_for(lambda log: log.arrived > len(log.requests))
             writers.write(10)
@@ -181,7 +186,6 @@ def test_the_lock_is_kept_until_the_last_request_is_over(site: CaptureSite, faul
             site.wait_until_confirmed()
     changes = read_changes(site.kinesis, site.stream)
     assert_nothing_missing(changes, writers.committed)
-    assert count_repeats(changes) > 0
     assert_last_occurrences_in_order(changes)
 
 
@@ -189,7 +193,7 @@ def test_a_sink_that_never_answered_holds_nobody_up(site: CaptureSite, fault_pro
     fault_proxy.hold()
     with site.capture(AWS_ENDPOINT_URL_KINESIS=fault_proxy.url) as capture, released(fault_proxy):
         fault_proxy.log.wait_for(lambda log: log.held > 0)
-        assert stop(capture) < REQUEST_S + PROMPTLY_S
+        assert stop(capture) < PROMPTLY_S
 
 
 def test_a_backlog_in_the_socket_is_left_to_the_next(site: CaptureSite, fault_proxy: FaultProxy) -> None:
@@ -203,3 +207,31 @@ def test_a_backlog_in_the_socket_is_left_to_the_next(site: CaptureSite, fault_pr
     assert len(read_changes(site.kinesis, site.stream)) < ROWS
     ids = {change.row["id"] for change in go_on_and_read(site)}
     assert ids == set(range(1, ROWS + 1))
+
+
+def test_process_1_hears_a_stop_before_anything_has_begun(site: CaptureSite) -> None:
+    """Issue 8, point 8. The kernel drops a SIGTERM for process 1 that has no handler for it."""
+    inside = ("unshare", "--pid", "--fork", "--kill-child", *PENSTOCK)
+    with CaptureProcess(site.env(), program=inside) as capture:
+        child = wait_until(lambda: listening_child(capture.pid), "Python runs our first lines")
+        began = time.monotonic()
+        os.kill(child, signal.SIGTERM)
+        assert capture.wait() == 0
+        assert time.monotonic() - began < PROMPTLY_S
+
+
+def test_signals_are_heard_before_anything_slow_is_imported() -> None:
+    slow = "[name for name in ('asyncio', 'pydantic', 'psycopg', 'botocore') if name in sys.modules]"
+    code = f"import sys, penstock.entry; print({slow})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def listening_child(pid: int) -> int | None:
+    """The process that unshare has started, once it has a handler for SIGTERM."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    if not children:
+        return None
+    status = Path(f"/proc/{children[0]}/status").read_text()
+    caught = int(status.partition("SigCgt:\t")[2].partition("\n")[0], 16)
+    return int(children[0]) if caught & (1 << (signal.SIGTERM - 1)) else None

@@ -109,6 +109,8 @@ def test_a_wrong_password_is_refused_until_it_is_right(site: CaptureSite, guarde
         assert readiness(capture)["status"] == 200
         assert_calm(capture)
         assert "wrong" not in capture.log_text()
+    # The slot's note is this role's: it can't be dropped before.
+    site.psql(f"DROP OWNED BY {guarded_role}")
 
 
 def test_a_missing_stream_is_waited_for(site: CaptureSite) -> None:

@@ -66,6 +66,7 @@ def test_reading_that_pauses_keeps_the_line(site: CaptureSite, fault_proxy: Faul
         fault_proxy.hold()
         # More than the sockets between the server and the capture can take.
         site.psql("INSERT INTO t SELECT i, repeat(md5(i::text), 1900) FROM generate_series(1, 250) i")
+        written = site.wal_end()
         blocked = wait_until(lambda: blocked_sender(site), "the server can't send any more")
         slot = site.slot_row()
         over = time.monotonic() + 3 * timeout_s
@@ -73,7 +74,11 @@ def test_reading_that_pauses_keeps_the_line(site: CaptureSite, fault_proxy: Faul
             assert blocked_sender(site) == blocked
             assert readiness(capture)["status"] == 200
             time.sleep(0.1)
-        assert site.slot_row() == slot
+        later = site.slot_row()
+        assert slot is not None
+        assert later is not None
+        assert later.active_pid == slot.active_pid
+        assert later.confirmed_lsn < written
         fault_proxy.release()
         site.wait_until_confirmed()
         assert slot_user(site) == blocked

@@ -28,6 +28,8 @@ class NaiveTracker:
         self.frontier = initial_lsn
         self.last_lsn = initial_lsn
         self.last_id = 0
+        self.drained = 0
+        self.drained_at_frontier = 0
 
     @property
     def pending(self) -> list[Entry]:
@@ -59,8 +61,11 @@ class NaiveTracker:
         while prefix < len(self.entries) and self.entries[prefix].published:
             prefix += 1
         reached = max([self.frontier, *(entry.lsn for entry in self.entries[:prefix])])
+        self.drained += sum(entry.ack_id is not None for entry in self.entries[:prefix])
         del self.entries[:prefix]
         moved = reached > self.frontier
+        if moved:
+            self.drained_at_frontier = self.drained
         self.frontier = reached
         return reached if moved else None
 
@@ -162,6 +167,8 @@ class AckMachine(RuleBasedStateMachine):
         assert self.tracker.frontier_lsn == self.model.frontier
         assert self.tracker.last_registered_lsn == self.model.last_lsn
         assert self.tracker.pending_count == len(self.model.pending)
+        assert self.tracker.drained_count == self.model.drained
+        assert self.tracker.done_count == self.model.drained - self.model.drained_at_frontier
 
     @invariant()
     def never_past_an_unpublished_entry(self) -> None:

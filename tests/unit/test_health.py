@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.ops.health import STALLED_AFTER_S, Fault, Health, Phase
+from penstock.ops.headway import STALLED_AFTER_S
+from penstock.ops.health import DOUBT_S, Fault, Health, Phase
 from penstock.postgres.freshness import Freshness
 
 
@@ -90,17 +91,67 @@ def test_an_empty_moment_counts_as_movement() -> None:
     health.note_frontier(5, 1, 126.0)
 
     assert health.readiness(125.0 + STALLED_AFTER_S).ready
-    assert not health.readiness(126.0 + STALLED_AFTER_S).ready
+    assert not health.readiness(127.0 + STALLED_AFTER_S).ready
 
 
-def test_the_time_of_a_former_leadership_does_not_count() -> None:
+def test_a_large_transaction_that_is_published_is_ready_though_the_frontier_stands() -> None:
+    health, _ = streaming()
+    for second in range(100):
+        health.note_frontier(5, 9_000, 101.0 + second, done=3_000 * second)
+
+    assert health.readiness(201.0).ready
+
+
+def test_headway_is_counted_over_leaderships() -> None:
+    """A leadership every 7 s, each of which sends the same again, is not well."""
+    health, line = streaming()
+    for began in range(100, 170, 7):
+        health.start_streaming(line, float(began))
+        health.note_frontier(5, 0, float(began))
+        health.note_frontier(5, 999, began + 1.0, done=500)
+
+    assert not health.readiness(165.0).ready
+    health.note_frontier(6, 1, 166.0)
+    assert health.readiness(166.0).ready
+
+
+def test_a_standby_starts_afresh() -> None:
     health, line = streaming()
     health.note_frontier(5, 1, 100.0)
-    health.enter(Phase.WAITING)
+    health.doubt("it fails and fails", longest_s=5.0)
+    health.stand_by()
+    assert health.readiness(500.0) == (True, Phase.STANDBY, [])
 
     health.start_streaming(line, 500.0)
+    health.note_frontier(5, 1, 500.0)
 
-    assert health.readiness(500.0 + STALLED_AFTER_S).ready
+    assert health.readiness(501.0).ready
+
+
+def test_after_failed_leaderships_the_next_one_must_show_headway() -> None:
+    health, line = streaming()
+    health.note_frontier(5, 0, 100.0)
+    health.doubt("3 leaderships in a row ended", longest_s=5.0)
+    health.start_streaming(line, 110.0)
+    health.note_frontier(5, 0, 111.0)
+    assert health.readiness(111.0).reasons == ["3 leaderships in a row ended"]
+
+    health.note_frontier(6, 0, 112.0)
+
+    assert health.readiness(112.0).ready
+
+
+def test_a_leadership_that_outlasts_the_failed_ones_is_believed() -> None:
+    health, line = streaming()
+    health.note_frontier(5, 0, 100.0)
+    health.doubt("why", longest_s=5.0)
+    health.start_streaming(line, 110.0)
+    health.note_frontier(5, 0, 110.0 + 5.0 + DOUBT_S - 1)
+    assert not health.readiness(125.0).ready
+
+    health.note_frontier(5, 0, 110.0 + 5.0 + DOUBT_S)
+
+    assert health.readiness(126.0).ready
 
 
 @pytest.mark.parametrize("fault", list(Fault))
@@ -140,7 +191,14 @@ def test_what_only_a_leader_suffers_from_ends_with_the_leadership() -> None:
 
     health.end_leadership()
 
-    assert health.readiness(0.0).reasons == ["postgres: why", "service: why", "sink: why", "stream: why"]
+    assert health.readiness(0.0).reasons == [
+        "postgres: why",
+        "service: why",
+        "sink: why",
+        "stream: why",
+        "slot: why",
+        "dropped: why",
+    ]
 
 
 def test_every_reason_is_said() -> None:

@@ -1,40 +1,71 @@
+"""What is said of the slot, for each thing that may have happened to it."""
+
 from __future__ import annotations
 
-from penstock.capture.slot_memory import SlotMemory
+import pytest
+
+from penstock.capture.slot_memory import Discovery, SlotMemory, compare
+from penstock.postgres.slot_note import SlotNote
+from penstock.postgres.timeline import ServerIdentity
+
+FIRST = ServerIdentity("700", 1, {})
+PROMOTED = ServerIdentity("700", 2, {1: 0x500})
+TWICE = ServerIdentity("700", 3, {1: 0x500, 2: 0x900})
+ANOTHER = ServerIdentity("800", 1, {})
+
+GAP, SWITCH, SYSTEM = Discovery.GAP, Discovery.TIMELINE_SWITCHED, Discovery.SYSTEM_CHANGED
 
 
-def test_creating_the_slot_at_the_first_start_is_no_gap() -> None:
-    assert SlotMemory().created(100) is None
+@pytest.mark.parametrize(
+    ("known", "server", "start_lsn", "kinds"),
+    [
+        pytest.param(None, FIRST, 0x100, [], id="first start"),
+        pytest.param(SlotNote("700", 1, 0x300), FIRST, 0x300, [], id="goes on"),
+        pytest.param(SlotNote("700", 1, 0x300), FIRST, 0x200, [], id="confirmed went back, as after a crash"),
+        pytest.param(SlotNote("700", 1, 0x300), FIRST, 0x301, [GAP], id="made again behind it"),
+        pytest.param(SlotNote("700", 1, 0x300), PROMOTED, 0x300, [SWITCH], id="failover with the slot"),
+        pytest.param(
+            SlotNote("700", 1, 0x300), PROMOTED, 0x501, [SWITCH, GAP], id="failover without the slot"
+        ),
+        pytest.param(SlotNote("700", 1, 0x700), PROMOTED, 0x500, [SWITCH], id="ran ahead of the standby"),
+        pytest.param(SlotNote("700", 1, 0x700), PROMOTED, 0x600, [SWITCH, GAP], id="ran ahead, new slot"),
+        pytest.param(SlotNote("700", 1, 0x300), TWICE, 0x400, [SWITCH, GAP], id="two failovers"),
+        pytest.param(SlotNote("700", 3, 0x300), PROMOTED, 0x300, [GAP], id="an older timeline came back"),
+        pytest.param(SlotNote("700", 1, 0x300), ANOTHER, 0x100, [SYSTEM, GAP], id="another server"),
+    ],
+)
+def test_compare(
+    known: SlotNote | None, server: ServerIdentity, start_lsn: int, kinds: list[Discovery]
+) -> None:
+    assert [finding.kind for finding in compare(known, server, start_lsn)] == kinds
 
 
-def test_creating_a_slot_that_was_seen_before_is_a_gap_from_the_last_known_position() -> None:
+def test_a_gap_names_both_ends_with_their_timelines() -> None:
+    """After a failover the start may be the lower number: the timelines tell that it is no way back."""
+    _, gap = compare(SlotNote("700", 1, 0x700), PROMOTED, 0x600)
+
+    assert dict(gap.fields) == {
+        "last_known_lsn": "0/500",
+        "last_known_timeline": 1,
+        "start_lsn": "0/600",
+        "timeline": 2,
+    }
+
+
+def test_what_was_published_beyond_the_switch_point_is_said() -> None:
+    switch, *_ = compare(SlotNote("700", 1, 0x700), PROMOTED, 0x500)
+
+    assert "up to 0/700" in switch.sentence
+    assert "from 0/500 on never happened" in switch.sentence
+
+
+def test_memory_keeps_the_highest_position_of_a_history() -> None:
     memory = SlotMemory()
-    memory.saw(100)
-    memory.saw(300)
-    memory.saw(200)
+    assert memory.known is None
+    for lsn in (0x100, 0x300, 0x200):
+        memory.saw(FIRST, lsn)
+    assert memory.known == SlotNote("700", 1, 0x300)
 
-    assert memory.created(500) == 300
+    memory.saw(PROMOTED, 0x250)
 
-
-def test_a_position_of_zero_is_a_position() -> None:
-    memory = SlotMemory()
-    memory.saw(0)
-
-    assert memory.created(500) == 0
-
-
-def test_a_slot_that_this_process_created_is_known_from_then_on() -> None:
-    memory = SlotMemory()
-    memory.created(100)
-
-    assert memory.created(500) == 100
-
-
-def test_after_a_gap_the_new_slot_counts_even_if_it_stands_lower() -> None:
-    """Another server after a failover may have a shorter log."""
-    memory = SlotMemory()
-    memory.saw(900)
-    memory.created(500)
-    memory.saw(600)
-
-    assert memory.created(700) == 600
+    assert memory.known == SlotNote("700", 2, 0x250)

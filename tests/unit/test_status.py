@@ -10,11 +10,12 @@ from collections.abc import AsyncIterator
 import pytest
 
 from penstock.local.ports import free_port
-from penstock.ops.health import Fault, Health, Phase
+from penstock.ops.health import Fault, Health
 from penstock.ops.metrics import CaptureMetrics
 from penstock.ops.server import OpsServer
 from penstock.ops.status import NoAnswer, Status, as_json, as_text, ask
 from penstock.postgres.freshness import Freshness
+from penstock.postgres.slot import SlotState
 from tests.servers.slots import HEALTHY
 
 SLOT = HEALTHY._replace(confirmed_flush_lsn=0x16B374D848, retained_bytes=2_345_678)
@@ -32,7 +33,7 @@ class Service:
     def lead(self) -> None:
         now = time.monotonic()
         self.health.start_streaming(Freshness(limit_s=60, now=now), now)
-        self.metrics.slot.note(SLOT)
+        self.metrics.slot.note(SLOT, now)
         self.metrics.received_lsn.set(0x16B374D848 + 1500)
         self.metrics.frontier_lsn.set(0x16B374D848)
         self.metrics.records.inc(12_345)
@@ -58,17 +59,39 @@ async def test_a_leader(service: Service) -> None:
     assert as_text(status).splitlines() == [
         f"streaming, ready ({service.url})",
         "  frontier 16/B374D848, 1.5 kB behind what was received (16/B374DE24)",
-        "  slot     confirmed 16/B374D848, keeps 2.3 MB of WAL on the server",
+        "  slot     confirmed 16/B374D848, keeps 2.3 MB of WAL on the server (read 0 s ago)",
         "  stream   12,345 records accepted, 0 pending",
     ]
 
 
-async def test_a_standby_has_no_figures(service: Service) -> None:
-    service.health.enter(Phase.STANDBY)
+@pytest.mark.parametrize(
+    ("slot", "line"),
+    [
+        pytest.param(
+            SLOT._replace(active_pid=None),
+            "confirmed 16/B374D848, keeps 2.3 MB of WAL on the server, and nobody reads it (read 7 s ago)",
+            id="unread",
+        ),
+        pytest.param(
+            SLOT._replace(wal_status="lost", retained_bytes=None),
+            "LOST, confirmed 16/B374D848, keeps 0 B of WAL on the server (read 7 s ago)",
+            id="lost",
+        ),
+        pytest.param(None, "does not exist, read 7 s ago", id="missing"),
+    ],
+)
+async def test_a_standby_tells_of_the_slot(service: Service, slot: SlotState | None, line: str) -> None:
+    service.health.stand_by()
+    service.metrics.slot.note(slot, time.monotonic() - 7)
 
     status = await service.status()
 
-    assert (status.exit_code, as_text(status)) == (0, f"standby, ready ({service.url})")
+    assert status.exit_code == 0
+    assert as_text(status).splitlines() == [f"standby, ready ({service.url})", f"  slot     {line}"]
+
+
+async def test_a_slot_that_was_never_read_is_unknown(service: Service) -> None:
+    assert "  slot     unknown, read 0 s ago" in as_text(await service.status())
 
 
 async def test_what_is_wrong_is_said(service: Service) -> None:

@@ -42,7 +42,16 @@ class AckTracker:
     would mean loss.
     """
 
-    __slots__ = ("_base_id", "_confirmable", "_frontier", "_head", "_last_registered", "_lsns", "_published")
+    __slots__ = (
+        "_base_id",
+        "_confirmable",
+        "_frontier",
+        "_frontier_id",
+        "_head",
+        "_last_registered",
+        "_lsns",
+        "_published",
+    )
 
     def __init__(self, *, initial_lsn: int = 0) -> None:
         self._frontier = initial_lsn
@@ -53,6 +62,8 @@ class AckTracker:
         self._head = 0
         self._base_id = 1
         """The id of the entry at index 0."""
+        self._frontier_id = 1
+        """The id of the oldest pending entry when the frontier last moved."""
 
     @property
     def frontier_lsn(self) -> int:
@@ -63,6 +74,16 @@ class AckTracker:
     def last_registered_lsn(self) -> int:
         """The newest LSN of any entry or marker: no later one may be lower."""
         return self._last_registered
+
+    @property
+    def drained_count(self) -> int:
+        """Entries that have left the window since the start."""
+        return self._base_id + self._head - 1
+
+    @property
+    def done_count(self) -> int:
+        """Entries drained since the frontier last moved: parts of a transaction that isn't complete."""
+        return self._base_id + self._head - self._frontier_id
 
     @property
     def pending_count(self) -> int:
@@ -92,6 +113,7 @@ class AckTracker:
         if lsn == self._frontier:
             return None
         self._frontier = lsn
+        self._frontier_id = self._base_id + self._head
         return lsn
 
     def mark_published_by_id(self, ack_id: int) -> int | None:
@@ -155,6 +177,7 @@ class AckTracker:
         if lsn == frontier:
             return None
         self._frontier = lsn
+        self._frontier_id = self._base_id + self._head
         return lsn
 
     def _compact(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from typing import Final
 
@@ -16,10 +17,13 @@ from penstock.leader_cycle import LeaderCycle
 from penstock.ops.health import Fault, Health, Phase
 from penstock.ops.metrics import CaptureMetrics
 from penstock.ops.server import OpsServer
+from penstock.postgres.slot_monitor import SlotMonitor
 from penstock.postgres.timings import Timings
 from penstock.settings import CaptureSettings
 
 _THREAD_SWITCH_S: Final = 0.0002
+_LAST_WORDS_S: Final = 0.9
+"""For the last note and status, behind a drain that took all of its time."""
 
 _log = structlog.get_logger()
 
@@ -38,23 +42,37 @@ class CaptureApp:
         )
 
     async def run(self) -> None:
-        """Serve until SIGTERM or SIGINT."""
+        """Serve until SIGTERM or SIGINT; then end within SHUTDOWN_DRAIN_S and a second, whatever hangs."""
         self._cycle.listen()
         ops = OpsServer(self._health, self._exposition)
         url = await ops.start(self._settings.ops.host, self._settings.ops.port)
         _log.info("started", slot=self._settings.replication.slot, ops=url)
         for sentence in self._settings.warnings():
             _log.warning("doubtful_setting", note=sentence)
-        try:
-            await self._wait_for_sink()
-            while not self._cycle.stop.is_set():
-                await self._compete()
-                self._health.end_leadership()
-        finally:
-            self._health.enter(Phase.STOPPED)
+        monitor = SlotMonitor.of(
+            self._settings.replication, self._settings.leader, on_slot=self._metrics.slot.note
+        )
+        watching = asyncio.create_task(monitor.run(), name="slot monitor")
+        serving = asyncio.create_task(self._serve(), name="serve")
+        ended = await self._cycle.ends_in_time(
+            serving, grace_s=self._settings.leader.shutdown_drain_s + _LAST_WORDS_S
+        )
+        watching.cancel()
+        self._health.enter(Phase.STOPPED)
+        if ended:
             await ops.stop()
             self._sink.close()
-            _log.info("stopped")
+        else:
+            _log.warning("stopped_in_the_middle", note="something hangs, and is left behind")
+        _log.info("stopped")
+        if ended:
+            await serving
+
+    async def _serve(self) -> None:
+        await self._wait_for_sink()
+        while not self._cycle.stop.is_set():
+            await self._compete()
+            self._health.end_leadership()
 
     async def _compete(self) -> None:
         leadership = Leadership(
@@ -64,6 +82,7 @@ class CaptureApp:
             health=self._health,
             metrics=self._metrics,
             stop=self._cycle.stop,
+            on_new_history=self._cycle.forget_positions,
         )
         try:
             another = await self._cycle.attempt(leadership)
@@ -76,7 +95,7 @@ class CaptureApp:
     async def _wait_for_sink(self) -> None:
         """Compete only when the destination answers: a leader that can't publish only holds others up."""
         while not self._cycle.stop.is_set():
-            failed = await in_daemon_thread(self._sink.probe)
+            failed = await self._cycle.unless_stopped(in_daemon_thread(self._sink.probe))
             if failed is None:
                 self._health.clear_fault(Fault.SINK)
                 return

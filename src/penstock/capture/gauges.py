@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Final
 
 from penstock.capture.pipeline import Pipeline
+from penstock.clock import awake_or_asleep
 from penstock.ops.health import Health
 from penstock.ops.metrics import CaptureMetrics
 from penstock.postgres.freshness import Freshness
@@ -29,7 +29,7 @@ class Gauges:
     async def run(self) -> None:
         """Sample until cancelled."""
         while True:
-            self.sample(time.monotonic())
+            self.sample(awake_or_asleep())
             await asyncio.sleep(_INTERVAL_S)
 
     def sample(self, now: float) -> None:
@@ -42,7 +42,7 @@ class Gauges:
         metrics.pending.set(tracker.pending_count)
         metrics.queue_events.set(queue.qsize())
         metrics.inflight_bytes.set(queue.bytes_inflight)
-        self._health.note_frontier(tracker.frontier_lsn, tracker.pending_count, now)
+        self._health.note_frontier(tracker.frontier_lsn, tracker.pending_count, now, done=tracker.done_count)
         self._count()
 
     def leave(self) -> None:

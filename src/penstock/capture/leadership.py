@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
+from typing import Final
 
 import structlog
 
 from penstock.capture.gauges import Gauges
 from penstock.capture.pipeline import Pipeline
-from penstock.capture.slot_memory import SlotMemory
+from penstock.capture.slot_memory import Discovery, Finding, SlotMemory, compare
+from penstock.clock import awake_or_asleep
 from penstock.errors import SlotInvalid
 from penstock.kinesis.client import RecordSink
 from penstock.lsn import format_lsn
-from penstock.ops.health import Health, Phase
+from penstock.ops.health import Fault, Health, Phase
 from penstock.ops.metrics import CaptureMetrics
 from penstock.postgres.catalog import Catalog
 from penstock.postgres.freshness import Freshness
 from penstock.postgres.leader_line import AnotherLeads, LeaderLine
 from penstock.postgres.replication_stream import ReplicationStream
 from penstock.postgres.slot import SlotState, check_slot, describe
+from penstock.postgres.slot_note import NoteStore, SlotNote
+from penstock.postgres.timeline import ServerIdentity
 from penstock.postgres.watchdog import Watchdog
 from penstock.settings import CaptureSettings
+
+_LAST_WORDS_S: Final = 0.8
+"""For the last requests, the last note and the last status, behind a drain that took all of its time."""
 
 _log = structlog.get_logger()
 
@@ -38,7 +46,9 @@ class Leadership:
         health: Health,
         metrics: CaptureMetrics,
         stop: asyncio.Event,
+        on_new_history: Callable[[], None],
     ) -> None:
+        """`on_new_history`: LSNs of the server can't be compared with those before."""
         self._settings = settings
         self._sink = sink
         self._memory = memory
@@ -46,7 +56,12 @@ class Leadership:
         self._metrics = metrics
         self._stop = stop
         self._line = LeaderLine(settings.replication, settings.leader, role="capture")
+        self._on_new_history = on_new_history
+        timings = self._line.timings
+        self._request_s = timings.connect_s + timings.answer_s
+        self._over_by: float | None = None
         self.has_led = False
+        self.confirmed_lsn = 0
 
     async def run(self) -> AnotherLeads | None:
         """Lead until `stop` is set (returns None) or until an error ends it; at once if another leads."""
@@ -56,56 +71,105 @@ class Leadership:
                 await self._remember_slot()
                 return another
             self._health.enter(Phase.PREPARING)
-            slot = await self._ensure_slot()
+            server = await self._line.identify()
+            slot = await self._ensure_slot(server)
+            note, kept = await self._compare_with_note(server, slot)
             stream = await self._line.start_stream(
-                self._settings.wal2json.plugin_options(),
-                on_dropped=lambda *_: self._metrics.dropped_by_server.inc(),
+                self._settings.wal2json.plugin_options(), on_dropped=self._dropped_by_server
             )
-            await self._lead(stream, slot)
+            await self._lead(stream, slot, server, note, kept)
         return None
 
     async def _remember_slot(self) -> None:
         slot = await self._line.read_slot()
         # A slot that is still being made is in the view too, and may never come to be.
         if slot is not None and slot.confirmed_flush_lsn is not None:
-            self._memory.saw(slot.confirmed_flush_lsn)
+            self._memory.saw(await self._line.identify(), slot.confirmed_flush_lsn)
 
-    async def _ensure_slot(self) -> SlotState:
+    async def _ensure_slot(self, server: ServerIdentity) -> SlotState:
         slot, created = await self._line.ensure_slot()
         if created:
-            self._say_created(slot)
+            self._metrics.slot_creations.inc()
+            _log.warning(
+                "slot_created",
+                slot=slot.name,
+                start_lsn=format_lsn(slot.start_lsn),
+                note="changes before it are not in the stream",
+            )
         try:
             check_slot(slot, self._settings.replication.output_plugin)
         except SlotInvalid:
             # It is ours, and stood there: whoever drops it and lets us make a new one leaves a gap.
-            self._memory.saw(slot.start_lsn)
+            self._memory.saw(server, slot.start_lsn)
             raise
-        self._memory.saw(slot.start_lsn)
         return slot
 
-    def _say_created(self, slot: SlotState) -> None:
-        self._metrics.slot_creations.inc()
-        start = format_lsn(slot.start_lsn)
+    async def _compare_with_note(
+        self, server: ServerIdentity, slot: SlotState
+    ) -> tuple[SlotNote, NoteStore | None]:
+        """Say what has happened to the slot since somebody led, and begin a note of our own."""
+        keep = self._settings.replication.note
+        store = NoteStore(self._line.connect, slot.name)
+        known = (await store.read() if keep else None) or self._memory.known
+        findings = compare(known, server, slot.start_lsn)
+        for finding in findings:
+            self._say(finding, slot.name)
+        self._metrics.timeline.set(server.timeline)
+        note = SlotNote(server.system_id, server.timeline, slot.start_lsn)
+        if known is not None and not findings:
+            note = note._replace(confirmed_lsn=max(known.confirmed_lsn, slot.start_lsn))
+        self._memory.saw(server, note.confirmed_lsn)
+        if not keep:
+            return note, None
+        refused = await store.take_over(note)
+        if refused is None:
+            return note, store
         _log.warning(
-            "slot_created", slot=slot.name, start_lsn=start, note="changes before it are not in the stream"
+            "slot_note_refused",
+            slot=slot.name,
+            detail=refused,
+            note="a slot that somebody drops and creates again won't be noticed after a restart."
+            " Fix: GRANT EXECUTE ON FUNCTION lo_from_bytea(oid, bytea), lo_put(oid, bigint, bytea),"
+            " lo_get(oid) TO <role>",
         )
-        last_known = self._memory.created(slot.start_lsn)
-        if last_known is not None:
-            self._metrics.gaps.inc()
-            _log.error(
-                "GAP",
-                slot=slot.name,
-                last_known_lsn=format_lsn(last_known),
-                start_lsn=start,
-                note="the slot was gone: changes between these positions are missing from the stream",
-            )
+        return note, None
 
-    async def _lead(self, stream: ReplicationStream, slot: SlotState) -> None:
-        freshness, watchdog = await self._line.vouch(self._metrics.slot.note)
+    def _say(self, finding: Finding, slot: str) -> None:
+        say = _log.error
+        match finding.kind:
+            case Discovery.GAP:
+                self._metrics.gaps.inc()
+            case Discovery.TIMELINE_SWITCHED:
+                self._metrics.timeline_switches.inc()
+                say = _log.warning
+        if finding.kind is not Discovery.GAP:
+            self._on_new_history()
+        say(finding.kind, slot=slot, note=finding.sentence, **finding.fields)
+
+    def _dropped_by_server(self, schema: str, table: str) -> None:
+        self._metrics.dropped_by_server.inc()
+        self._health.set_fault(
+            Fault.DROPPED,
+            f"Postgres leaves updates and deletes of {schema}.{table} out of the stream: it has no replica"
+            " identity. They are missing for good. Fix: give it a primary key, or ALTER TABLE ... REPLICA"
+            " IDENTITY FULL, take a new snapshot of it downstream, and restart this process",
+        )
+
+    async def _lead(
+        self,
+        stream: ReplicationStream,
+        slot: SlotState,
+        server: ServerIdentity,
+        note: SlotNote,
+        kept: NoteStore | None,
+    ) -> None:
+        freshness, watchdog = await self._line.vouch()
         pipeline = Pipeline(
             self._settings,
             line=stream,
             start_lsn=slot.start_lsn,
+            note=note,
+            note_store=kept,
             sink=self._sink,
             key_columns=Catalog(self._line.connect).key_columns,
             freshness=freshness,
@@ -113,19 +177,20 @@ class Leadership:
             metrics=self._metrics,
         )
         gauges = Gauges(pipeline, freshness, self._health, self._metrics)
-        self._health.start_streaming(freshness, time.monotonic())
+        self._health.start_streaming(freshness, awake_or_asleep())
         self.has_led = True
         self._metrics.leaderships.inc()
         _log.info("streaming", **describe(slot))
         try:
             await self._run_together(pipeline, watchdog, gauges, freshness)
         finally:
-            gauges.sample(time.monotonic())
+            gauges.sample(awake_or_asleep())
             gauges.leave()
-            self._memory.saw(pipeline.feedback.confirmed_lsn)
+            self.confirmed_lsn = pipeline.feedback.confirmed_lsn
+            self._memory.saw(server, self.confirmed_lsn)
             # A failure has hung up already. A leader that stops keeps the lock until its last request is
             # over: the next leader's records must not be overtaken by it.
-            await pipeline.publisher.close()
+            await pipeline.publisher.close(until=self._over_by)
             self._line.hang_up()
 
     async def _run_together(
@@ -139,6 +204,7 @@ class Leadership:
             {
                 "publisher": pipeline.publisher.run(),
                 "feedback": pipeline.feedback.run(),
+                "note": pipeline.noted.run(),
                 "watchdog": watchdog.watch(),
                 "guard": watchdog.guard(),
                 "gauges": gauges.run(),
@@ -148,14 +214,32 @@ class Leadership:
         )
 
     async def _drain(self, pipeline: Pipeline, reader: asyncio.Task[None], freshness: Freshness) -> None:
+        """Deliver what was read, and tell Postgres: within SHUTDOWN_DRAIN_S, and less than a second more.
+
+        In its last part no request begins any more, so that those under way can end before it is over.
+        """
         self._health.enter(Phase.DRAINING)
         _log.info("draining", pending=pipeline.tracker.pending_count)
+        drain_s = self._settings.leader.shutdown_drain_s
+        drained_by = time.monotonic() + drain_s
+        self._over_by = drained_by + _LAST_WORDS_S
         reader.cancel()
         await asyncio.wait([reader])
         try:
-            async with asyncio.timeout(self._settings.leader.shutdown_drain_s):
+            async with asyncio.timeout(drain_s - min(self._request_s, drain_s / 2)):
                 await pipeline.publisher.drained()
         except TimeoutError:
+            await pipeline.publisher.finish(until=drained_by + _LAST_WORDS_S / 2)
+        if pipeline.tracker.pending_count:
             _log.warning("drain_incomplete", pending=pipeline.tracker.pending_count)
-        await self._line.last_word(lambda: pipeline.feedback.send(reply_requested=True), freshness)
+        try:
+            async with asyncio.timeout((self._over_by - time.monotonic()) / 2):
+                await pipeline.noted.catch_up()
+        except TimeoutError:
+            _log.warning("slot_note_late", note="what was delivered last will come again")
+        await self._line.last_word(
+            lambda: pipeline.feedback.send(reply_requested=True),
+            freshness,
+            within_s=self._over_by - time.monotonic(),
+        )
         _log.info("drained", confirmed_lsn=format_lsn(pipeline.feedback.confirmed_lsn))

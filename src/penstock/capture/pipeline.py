@@ -11,6 +11,7 @@ from typing import Final, Protocol
 from penstock.capture.ack import AckTracker
 from penstock.capture.feedback import Feedback, StatusLine
 from penstock.capture.intake import Intake
+from penstock.capture.noted_frontier import NotedFrontier
 from penstock.capture.queue import InflightEventQueue
 from penstock.capture.reader import Reader
 from penstock.capture.transaction_builder import TransactionBuilder
@@ -26,6 +27,7 @@ from penstock.ops.health import Health
 from penstock.ops.metrics import CaptureMetrics
 from penstock.postgres.freshness import Freshness
 from penstock.postgres.replication_stream import FrameSource
+from penstock.postgres.slot_note import NoteStore, SlotNote
 from penstock.postgres.timings import Timings
 from penstock.settings import CaptureSettings
 
@@ -48,6 +50,8 @@ class Pipeline:
         *,
         line: Line,
         start_lsn: int,
+        note: SlotNote,
+        note_store: NoteStore | None,
         sink: RecordSink,
         key_columns: Callable[[str, str], Awaitable[Sequence[str]]],
         freshness: Freshness,
@@ -72,9 +76,16 @@ class Pipeline:
             max_event_bytes=min(settings.kinesis.max_record_bytes, settings.inflight.max_bytes),
             window=settings.inflight.ack_window_max,
         )
+        self.noted = NotedFrontier(
+            self.tracker,
+            store=note_store,
+            note=note,
+            accepted=lambda: self.tracker.drained_count,
+            on_moved=lambda: self.feedback.send_if_moved(),
+        )
         self.feedback = Feedback(
             line=line,
-            tracker=self.tracker,
+            tracker=self.noted,
             received_lsn=lambda: self.intake.received_lsn,
             heartbeat_s=Timings.of(settings.leader.timeout_s).heartbeat_s,
         )
@@ -120,6 +131,7 @@ class Pipeline:
         )
         self.publisher.on_marked(self.feedback.send_if_moved)
         self.publisher.on_marked(self.reader.window_moved)
+        self.publisher.on_marked(self.noted.moved)
         _spare_the_collector()
 
 

@@ -10,6 +10,7 @@ from penstock.capture.event import ChangeEvent
 from penstock.capture.feedback import Feedback
 from penstock.capture.intake import Intake, Intaken
 from penstock.capture.queue import InflightEventQueue
+from penstock.clock import awake_or_asleep
 from penstock.kinesis.partition_key import PartitionKeys, Relation
 from penstock.postgres import protocol
 from penstock.postgres.freshness import Freshness
@@ -58,15 +59,15 @@ class Reader:
             start = 0
             while start < len(frames):
                 taken = self._intake.take(frames, start, now)
-                self._after_take(now)
+                self._after_take()
                 await self._hand_over(taken)
                 start = taken.next_frame
                 if start < len(frames) and taken.unknown is None and taken.oversize is None:
                     await self._wait_for_window()
 
-    def _after_take(self, now: float) -> None:
+    def _after_take(self) -> None:
         intake = self._intake
-        self._freshness.frame_sent(protocol.unix_seconds(intake.server_time_us), now=now)
+        self._freshness.frame_sent(protocol.unix_seconds(intake.server_time_us), now=awake_or_asleep())
         if intake.reply_requested:
             intake.reply_requested = False
             self._feedback.send()

@@ -13,6 +13,7 @@ from penstock.abandonable import DaemonThreads
 from penstock.capture.ack import AckTracker
 from penstock.capture.event import ChangeEvent
 from penstock.capture.queue import InflightEventQueue
+from penstock.clock import awake_or_asleep
 from penstock.errors import LineStale, SinkOutage
 from penstock.kinesis.client import RecordSink
 from penstock.kinesis.outcome import Accepted, Answered, Failed, Refused, Result, judge
@@ -67,6 +68,8 @@ class KinesisPublisher:
         self._probe = LoopProbe(is_busy=lambda: plan.is_active, note=metrics.loop_late.observe)
         self._requests: set[asyncio.Future[Result]] = set()
         self._failure: BaseException | None = None
+        self._finishing = False
+        """No request may begin any more."""
         self._progress_at = time.monotonic()
         self._said_at = float("-inf")
         self._on_marked: list[_Callback] = []
@@ -89,11 +92,11 @@ class KinesisPublisher:
                     raise self._failure
                 now = time.monotonic()
                 self._refill(now)
-                outage = self._is_outage(now)
-                while not outage and (request := self._plan.next_request(time.monotonic())):
+                waits = self._finishing or self._is_outage(now)
+                while not waits and (request := self._plan.next_request(time.monotonic())):
                     self._dispatch(request, time.monotonic())
                 self._tidy()
-                await self._sleep(outage=outage)
+                await self._sleep(until_woken=waits)
 
     async def drained(self) -> None:
         """Wait until everything that can be sent has been accepted."""
@@ -111,13 +114,23 @@ class KinesisPublisher:
             self._looked.clear()
             await self._looked.wait()
 
-    async def close(self) -> None:
-        """Wait for requests under way; their time-outs bound it. A later leadership must not overlap them."""
+    async def finish(self, *, until: float) -> None:
+        """Begin no more requests, and wait for those under way; what they achieve counts."""
+        self._finishing = True
+        if self._requests:
+            await asyncio.wait(self._requests, timeout=max(0.0, until - time.monotonic()))
+
+    async def close(self, *, until: float | None = None) -> None:
+        """Wait for requests under way; their time-outs bound it, and `until`.
+
+        A later leadership must not overlap them. What they achieve counts no more.
+        """
         self._queue.set_wakeup(None)
         self._failure = asyncio.CancelledError()
         self._probe.stop()
         if self._requests:
-            await asyncio.wait(self._requests)
+            left_s = None if until is None else max(0.0, until - time.monotonic())
+            await asyncio.wait(self._requests, timeout=left_s)
         self._threads.dismiss()
 
     def _refill(self, now: float) -> None:
@@ -139,8 +152,9 @@ class KinesisPublisher:
     def _send(self, request: Request) -> Result:
         started = time.monotonic()
         # Asked here and not before the hand-over to the thread: as late as possible.
-        if not self._freshness.is_fresh(started):
-            raise LineStale(f"no sign of leadership for {self._freshness.age_s(started):.1f} s")
+        now = awake_or_asleep()
+        if not self._freshness.is_fresh(now):
+            raise LineStale(f"no sign of leadership for {self._freshness.age_s(now):.1f} s")
         result = self._sink.put_records(request.events)
         self._metrics.put_records_seconds.observe(time.monotonic() - started)
         return result
@@ -249,12 +263,12 @@ class KinesisPublisher:
         if not self._plan.is_active and not self._queue.qsize():
             self._drained.set()
 
-    async def _sleep(self, *, outage: bool) -> None:
+    async def _sleep(self, *, until_woken: bool) -> None:
         wake_at = self._plan.wake_at()
         if self._plan.is_active:
             outage_at = self._progress_at + self._outage_limit_s
             wake_at = outage_at if wake_at is None else min(wake_at, outage_at)
-        if wake_at is None or outage:
+        if wake_at is None or until_woken:
             await self._wake.wait()
             return
         timer = asyncio.get_running_loop().call_at(wake_at, self._wake.set)

@@ -29,6 +29,10 @@ class CaptureMetrics(ServiceMetrics):
             return WaitHistogram(f"penstock_{name}", what, buckets=_LATENCY_BUCKETS, registry=self.registry)
 
         self.gaps = counter("gaps", "times changes are known to be missing from the stream")
+        self.timeline = gauge("timeline", "the server's timeline, as the last leadership here met it")
+        self.timeline_switches = counter(
+            "timeline_switches", "times the server had another timeline than the leadership before"
+        )
 
         self.changes = counter("stream_changes", "row changes read")
         self.transactions = counter("stream_transactions", "committed transactions read")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import errno
 import socket
-import time
 from collections.abc import Callable
 
 from aiohttp import web
 
+from penstock.clock import awake_or_asleep
 from penstock.errors import PenstockError
 from penstock.ops.health import Health
 
@@ -64,7 +64,7 @@ class OpsServer:
         return web.json_response({"live": True, "phase": self._health.phase})
 
     async def _readyz(self, request: web.Request) -> web.Response:
-        readiness = self._health.readiness(time.monotonic())
+        readiness = self._health.readiness(awake_or_asleep())
         return web.json_response(readiness._asdict(), status=200 if readiness.ready else 503)
 
     async def _metrics(self, request: web.Request) -> web.Response:

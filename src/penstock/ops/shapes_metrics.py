@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.clock import awake_or_asleep
 from penstock.ops.service_metrics import ServiceMetrics
 from penstock.postgres.freshness import Freshness
 
@@ -35,7 +36,7 @@ class ShapesMetrics(ServiceMetrics):
     def note(self, pipeline: ShapesPipeline, freshness: Freshness, now: float) -> None:
         """Take over the current state of a leadership."""
         ledger = pipeline.ledger
-        self.line_age_seconds.set(freshness.age_s(now))
+        self.line_age_seconds.set(freshness.age_s(awake_or_asleep()))
         self.received_lsn.set(ledger.collector.received_lsn)
         self.frontier_lsn.set(ledger.tracker.frontier_lsn)
         self._transactions.set(ledger.transactions)

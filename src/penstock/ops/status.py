@@ -92,17 +92,14 @@ def _lines(status: Status) -> Iterator[str]:
     yield f"{status.phase}, {'ready' if status.ready else 'NOT READY'} ({status.url})"
     for reason in status.reasons:
         yield f"  {reason}"
+    values = status.values
+    if status.phase in _LEADING:
+        received, frontier = values["penstock_stream_received_lsn"], values["penstock_frontier_lsn"]
+        behind = _size(max(0.0, received - frontier))
+        yield f"  frontier {_lsn(frontier)}, {behind} behind what was received ({_lsn(received)})"
+    yield f"  slot     {_slot(values)}"
     if status.phase not in _LEADING:
         return
-    values = status.values
-    received, frontier = values["penstock_stream_received_lsn"], values["penstock_frontier_lsn"]
-    behind = _size(max(0.0, received - frontier))
-    yield f"  frontier {_lsn(frontier)}, {behind} behind what was received ({_lsn(received)})"
-    if "penstock_slot_retained_bytes" in values:
-        yield (
-            f"  slot     confirmed {_lsn(values['penstock_slot_confirmed_lsn'])}, keeps"
-            f" {_size(values['penstock_slot_retained_bytes'])} of WAL on the server"
-        )
     if "penstock_log_bytes" in values:
         full = ", FULL: reading waits" if values["penstock_log_full"] else ""
         yield f"  log      {_size(values['penstock_log_bytes'])}{full}"
@@ -112,6 +109,19 @@ def _lines(status: Status) -> Iterator[str]:
             f" {values['penstock_ack_pending']:,.0f} pending"
         )
     yield from _shape_lines(status.shapes)
+
+
+def _slot(values: Mapping[str, float]) -> str:
+    """The slot, in every phase: it needs watching most when nobody reads it."""
+    age = f"read {values['penstock_slot_read_age_seconds']:.0f} s ago"
+    if "penstock_slot_retained_bytes" not in values or not values["penstock_slot_confirmed_lsn"]:
+        return f"does not exist, {age}" if values.get("penstock_slot_missing") else f"unknown, {age}"
+    lost = "LOST, " if values["penstock_slot_lost"] else ""
+    reader = "" if values["penstock_slot_active"] else ", and nobody reads it"
+    return (
+        f"{lost}confirmed {_lsn(values['penstock_slot_confirmed_lsn'])}, keeps"
+        f" {_size(values['penstock_slot_retained_bytes'])} of WAL on the server{reader} ({age})"
+    )
 
 
 def _shape_lines(shapes: Mapping[str, Mapping[str, float]]) -> Iterator[str]:

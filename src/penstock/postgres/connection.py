@@ -20,18 +20,31 @@ from penstock.errors import (
 PINNED_SESSION: Final = (
     "-c timezone=UTC -c datestyle=ISO -c intervalstyle=postgres -c extra_float_digits=1 -c bytea_output=hex"
     " -c client_min_messages=warning"
+    " -c statement_timeout=0 -c lock_timeout=0 -c idle_in_transaction_session_timeout=0"
 )
-"""wal2json's text follows these settings, and ALTER DATABASE or ALTER ROLE may have changed them.
+"""What ALTER DATABASE, ALTER ROLE or PGOPTIONS may have changed, and every session of ours depends on.
 
-So does its warning that a change was left out, which reaches us only at this message level.
+wal2json's text follows the first of them, and its warning that a change was left out reaches us only at this
+message level. An operator's time limits for ordinary sessions would end ours, which wait and read for hours.
+"""
+_LATER_LIMITS: Final = ((140000, "idle_session_timeout"), (170000, "transaction_timeout"))
+"""Time limits that only servers from this version on know: a start-up option would be refused by others.
+
+A walsender decodes inside a transaction, so `transaction_timeout` would end it in mid-stream.
 """
 
+_LONGEST_NAME: Final = 63
 
 QUALIFIED_NAMES: Final = "-c search_path="
 """For shapes: names of types, and values of types such as regclass, then always have their schema.
 
 Capture leaves search_path as it is: its payload is wal2json's.
 """
+
+
+def application_name(role: str) -> str:
+    """How the server names our sessions, unless PGAPPNAME or a service file says otherwise."""
+    return f"penstock {role}"[:_LONGEST_NAME]
 
 
 def connection_parameters(
@@ -45,8 +58,9 @@ def connection_parameters(
     probe_s = max(1, round(silence_limit_s / 4))
     return {
         "connect_timeout": max(1, math.ceil(connect_timeout_s)),
-        "fallback_application_name": f"penstock {role}",
-        "target_session_attrs": "read-write",
+        "fallback_application_name": application_name(role),
+        # Not `read-write`: a primary with default_transaction_read_only is one all the same.
+        "target_session_attrs": "primary",
         "keepalives_idle": probe_s,
         "keepalives_interval": probe_s,
         "keepalives_count": 2,
@@ -62,20 +76,42 @@ async def connect(parameters: dict[str, Any]) -> AsyncConnection:
 
 async def connect_replication(parameters: dict[str, Any], *, wal_sender_timeout_s: float) -> AsyncConnection:
     """A walsender session, which the server ends if it hears nothing for `wal_sender_timeout_s`."""
-    options = f"{PINNED_SESSION} -c wal_sender_timeout={round(wal_sender_timeout_s * 1000)}"
-    connection = await _connect({**parameters, "replication": "database"}, options=options)
+    timeout_ms = round(wal_sender_timeout_s * 1000)
+    return await _connect(
+        {**parameters, "replication": "database"},
+        options=f"{PINNED_SESSION} -c wal_sender_timeout={timeout_ms}",
+        # wal_sender_timeout counts only while streaming. A leader that freezes before that, with the lock
+        # already taken, is ended by this.
+        idle_session_timeout=timeout_ms,
+    )
+
+
+def later_limits(server_version: int, *, idle_session_timeout: int = 0) -> str:
+    """The statement that lifts the time limits which no start-up option can; empty if there are none."""
+    values = {"idle_session_timeout": idle_session_timeout}
+    return "; ".join(
+        f"SET {name} = {values.get(name, 0)}" for since, name in _LATER_LIMITS if server_version >= since
+    )
+
+
+async def _connect(
+    parameters: dict[str, Any], *, options: str, idle_session_timeout: int = 0
+) -> AsyncConnection:
+    connection = await _open(parameters, options)
+    limits = later_limits(connection.info.server_version, idle_session_timeout=idle_session_timeout)
     try:
-        if connection.info.server_version >= 140000:
-            # wal_sender_timeout counts only while streaming. A leader that freezes before that, with the
-            # lock already taken, is ended by this.
-            await connection.execute(f"SET idle_session_timeout = {round(wal_sender_timeout_s * 1000)}")
+        if limits:
+            await connection.execute(limits.encode())
     except psycopg.Error as error:
         connection.pgconn.finish()
         raise ConnectionFailed(f"the server ended the session: {one_line(error)}") from error
+    except BaseException:
+        connection.pgconn.finish()
+        raise
     return connection
 
 
-async def _connect(parameters: dict[str, Any], *, options: str) -> AsyncConnection:
+async def _open(parameters: dict[str, Any], options: str) -> AsyncConnection:
     try:
         return await AsyncConnection.connect(
             "",

@@ -12,6 +12,7 @@ import psycopg
 import structlog
 from psycopg import AsyncConnection
 
+from penstock.clock import awake_or_asleep
 from penstock.errors import LineLost, PenstockError, SlotBusy
 from penstock.postgres import protocol
 from penstock.postgres.connection import connect, connect_replication, connection_parameters, one_line
@@ -20,6 +21,7 @@ from penstock.postgres.leader import LockHolder, lock_holder, see_lock, slot_has
 from penstock.postgres.notices import NoticeAlarm
 from penstock.postgres.replication_stream import ReplicationStream
 from penstock.postgres.slot import SlotState, check_server, create_slot, open_writers, read_slot
+from penstock.postgres.synchronous import check_synchronous
 from penstock.postgres.timeline import ServerIdentity, identify
 from penstock.postgres.timings import Timings
 from penstock.postgres.watchdog import Watchdog
@@ -27,6 +29,8 @@ from penstock.settings import LeaderSettings, ReplicationSettings
 
 _BUSY_RETRY_S: Final = 0.2
 _LAST_WORD_S: Final = 1.0
+UNREAD_S: Final = 60.0
+"""So long a leader may take to begin its stream before a standby finds that odd."""
 
 Work = Coroutine[Any, Any, None]
 """A part of a leadership: it runs until it is cancelled or fails."""
@@ -39,11 +43,31 @@ class AnotherLeads(NamedTuple):
     """The lock is taken."""
 
     holder: LockHolder | None
+    slot: str
+    """The slot that this process would read."""
+    slot_is_read: bool
+    """Whether a walsender uses that slot."""
 
     @property
     def description(self) -> str:
         """By whom, for people."""
         return "somebody" if self.holder is None else f"{self.holder.description}, pid {self.holder.pid},"
+
+    def trouble(self, *, unread_s: float) -> str | None:
+        """Why standing by is no use, and the fix; None if it is. `unread_s`: so long nobody read the slot."""
+        reads = None if self.holder is None else self.holder.reads_slot
+        if reads not in (None, self.slot):
+            return (
+                f"the lock is held by {self.description} which reads slot {reads!r}, not {self.slot!r}: two"
+                " slots share one lock key. Fix: give each slot a LEADER_LOCK_KEY_OVERRIDE of its own, or"
+                " set none"
+            )
+        if unread_s > UNREAD_S:
+            return (
+                f"nobody has read slot {self.slot!r} for {unread_s:.0f} s, though {self.description} holds"
+                " its lock. Fix: look at that process, and end it if it is no Penstock"
+            )
+        return None
 
 
 class EnsuredSlot(NamedTuple):
@@ -96,7 +120,13 @@ class LeaderLine:
         self._sessions.append(self._line)
         pid = await try_lock(self._line, self.lock_key)
         if pid is None:
-            return AnotherLeads(await lock_holder(self._line, self.lock_key))
+            holder = await lock_holder(self._line, self.lock_key)
+            slot = await self.read_slot()
+            return AnotherLeads(
+                holder,
+                slot=self._replication.slot,
+                slot_is_read=slot is not None and slot.active_pid is not None,
+            )
         self._pid = pid
         _log.info("lock_acquired", lock_key=self.lock_key, walsender_pid=pid)
         return None
@@ -128,6 +158,7 @@ class LeaderLine:
             self._replication.output_plugin,
         )
         await check_server(line, plugin)
+        await check_synchronous(line)
         slot = await read_slot(line, name)
         if slot is not None:
             return EnsuredSlot(slot, created=False)
@@ -168,10 +199,10 @@ class LeaderLine:
             else:
                 return self._stream
 
-    async def vouch(self, on_slot: Callable[[SlotState], None]) -> tuple[Freshness, Watchdog]:
+    async def vouch(self) -> tuple[Freshness, Watchdog]:
         """See from a session of its own that the lock is ours, and go on seeing it."""
         watcher = await self.connect()
-        asked_at = time.monotonic()
+        asked_at = awake_or_asleep()
         await see_lock(watcher, key=self.lock_key, pid=self._pid)
         # From the moment before the question, not from now: this process may have been frozen meanwhile.
         freshness = Freshness(limit_s=self.timings.freshness_s, now=asked_at)
@@ -179,10 +210,8 @@ class LeaderLine:
             watcher,
             lock_key=self.lock_key,
             walsender_pid=self._pid,
-            slot=self._replication.slot,
             freshness=freshness,
             interval_s=self.timings.watch_interval_s,
-            on_slot=on_slot,
         )
         return freshness, watchdog
 
@@ -231,17 +260,19 @@ class LeaderLine:
             self.hang_up()
             raise
 
-    async def last_word(self, send: Callable[[], None], freshness: Freshness) -> None:
+    async def last_word(
+        self, send: Callable[[], None], freshness: Freshness, *, within_s: float = _LAST_WORD_S
+    ) -> None:
         """Send the last status and see it answered.
 
         Closing a socket with unread data resets the connection, and the server might then lose a status
         that it has not read. So frames are read and forgotten until one comes that was sent after it.
         """
         assert self._stream is not None, "draining a stream"
-        sent_at = time.monotonic()
+        sent_at = awake_or_asleep()
         send()
         try:
-            async with asyncio.timeout(_LAST_WORD_S):
+            async with asyncio.timeout(min(_LAST_WORD_S, within_s)):
                 while True:
                     server_time_us = protocol.server_time_us((await self._stream.read())[-1])
                     if freshness.on_our_clock(protocol.unix_seconds(server_time_us)) >= sent_at:

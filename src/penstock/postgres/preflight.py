@@ -19,7 +19,13 @@ from penstock.errors import NoSpareSlot, PostgresError, RoleLacksReplication, Wa
 from penstock.finding import Finding
 from penstock.postgres import preflight_queries as ask
 from penstock.postgres import preflight_rules as rules
-from penstock.postgres.connection import connect, connect_replication, connection_parameters, one_line
+from penstock.postgres.connection import (
+    application_name,
+    connect,
+    connect_replication,
+    connection_parameters,
+    one_line,
+)
 from penstock.postgres.leader import LockHolder, lock_holder, slot_hash64
 from penstock.postgres.preflight_tables import TableRules, judge_tables
 from penstock.postgres.slot import SlotState, check_server, read_slot, translate
@@ -33,6 +39,7 @@ TRIAL_SLOT_S: Final = 3.0
 _NUMBERS_AS_STRINGS: Final = {"format-version": "2", "numeric-data-types-as-string": "false"}
 """wal2json before 2.6 refuses the second option, whatever its value."""
 
+_ROLE: Final = "check"
 _NO_SESSION: Final = (
     "correct PGHOST, PGPORT, PGUSER, PGPASSWORD or PGDATABASE; the server must be a primary, not a standby"
 )
@@ -76,13 +83,14 @@ async def check_postgres(
     *,
     options: Mapping[str, str],
     look_at_tables: LookAtTables,
+    role: str = "capture",
     session_options: str = "",
 ) -> list[Finding]:
     """Every finding about the server and its tables; a server that can't be reached is one, too."""
     parameters = connection_parameters(
         connect_timeout_s=replication.connect_timeout_s,
         silence_limit_s=ANSWER_S,
-        role="check",
+        role=_ROLE,
         session=session_options,
     )
     try:
@@ -91,7 +99,7 @@ async def check_postgres(
     except (PostgresError, TimeoutError) as error:
         return [_unasked("server", error)._replace(fix=_NO_SESSION)]
     try:
-        preflight = _Preflight(replication, leader, options, look_at_tables, parameters, session)
+        preflight = _Preflight(replication, leader, options, look_at_tables, parameters, session, role)
         return await preflight.run()
     finally:
         session.pgconn.finish()
@@ -108,7 +116,9 @@ class _Preflight:
         look_at_tables: LookAtTables,
         parameters: dict[str, Any],
         session: AsyncConnection,
+        role: str,
     ) -> None:
+        self._role = role
         self._replication = replication
         self._leader = leader
         self._options = options
@@ -129,11 +139,15 @@ class _Preflight:
             ("leader", self._look_at_leader),
             ("spare slots", self._look_at_spare_slots),
             ("walsenders", self._look_at_walsenders),
+            ("synchronous", self._look_at_synchronous),
             ("replication", self._try_replication),
             ("plugin", self._try_plugin),
             ("retention", self._look_at_retention),
             ("tables", self._look_at_tables),
         ]
+        if self._role == "capture":
+            # Shapes have a registry instead.
+            steps.insert(-1, ("note", self._look_at_note))
         findings: list[Finding] = []
         for subject, step in steps:
             try:
@@ -175,6 +189,16 @@ class _Preflight:
     async def _look_at_walsenders(self) -> list[Finding]:
         leads = self._holder is not None
         return [rules.judge_walsenders(await ask.read_walsenders(self._session), someone_leads=leads)]
+
+    async def _look_at_synchronous(self) -> list[Finding]:
+        names, name = await ask.read_synchronous(self._session)
+        # Unless PGAPPNAME names them all, sessions have the names of their roles.
+        if name == application_name(_ROLE):
+            name = application_name(f"{self._role} {self._replication.slot}")
+        return [rules.judge_synchronous(names, name)]
+
+    async def _look_at_note(self) -> list[Finding]:
+        return [rules.judge_note(may_keep=await ask.may_keep_note(self._session))]
 
     async def _try_replication(self) -> list[Finding]:
         walsender = await connect_replication(self._parameters, wal_sender_timeout_s=self._leader.timeout_s)

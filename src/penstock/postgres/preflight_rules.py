@@ -9,6 +9,7 @@ from penstock.finding import Finding
 from penstock.lsn import format_lsn
 from penstock.postgres.leader import LockHolder
 from penstock.postgres.slot import SlotState, check_slot
+from penstock.postgres.synchronous import names_standby, synchronous_standby
 
 OLDEST_SERVER: Final = 140000
 MUCH_RETAINED_BYTES: Final = 1 << 30
@@ -159,8 +160,30 @@ def judge_leader(user: SlotUser | None, holder: LockHolder | None) -> Finding:
             " give both the same LEADER_LOCK_KEY_OVERRIDE",
         )
     if holder is not None:
-        return Finding.ok("leader", f"{SlotUser(*holder)} leads", "a further process stands by")
+        return Finding.ok(
+            "leader", f"{SlotUser(holder.pid, holder.description)} leads", "a further process stands by"
+        )
     return Finding.ok("leader", "nobody leads")
+
+
+def judge_synchronous(setting: str, application_name: str) -> Finding:
+    """Whether commits would wait for our walsender."""
+    if names_standby(setting, application_name):
+        return Finding.from_error("synchronous", synchronous_standby(setting, application_name))
+    return Finding.ok("synchronous", "no commit waits for us")
+
+
+def judge_note(*, may_keep: bool) -> Finding:
+    """Whether what was confirmed can be noted in Postgres."""
+    if may_keep:
+        return Finding.ok("note", "what is confirmed can be noted in a large object")
+    return Finding.warn(
+        "note",
+        "the role may not use large objects: a slot that somebody drops and creates again won't be noticed"
+        " after a restart",
+        "GRANT EXECUTE ON FUNCTION lo_from_bytea(oid, bytea), lo_get(oid), lo_put(oid, bigint, bytea)"
+        " TO the role",
+    )
 
 
 def judge_retention(retention: Retention) -> list[Finding]:

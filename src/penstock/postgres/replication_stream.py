@@ -9,11 +9,12 @@ from typing import Final, Protocol
 
 import psycopg
 from psycopg import AsyncConnection, pq, sql
+from psycopg.errors import error_from_result
 
-from penstock.errors import LineLost
+from penstock.errors import LineLost, PostgresError
 from penstock.postgres import protocol
 from penstock.postgres.connection import one_line
-from penstock.postgres.slot import translate
+from penstock.postgres.slot import stream_error, translate
 
 _ENOUGH_BYTES: Final = 128 * 1024
 """What one `read` gathers before it returns; frames in hand are not yet in any budget."""
@@ -40,6 +41,8 @@ class ReplicationStream:
         self._readable: asyncio.Future[None] | None = None
         self._writing = False
         self._closed = False
+        self._ended: PostgresError | None = None
+        """Why the server has ended the stream; frames that came before it are still given out."""
 
     @classmethod
     async def start(
@@ -71,18 +74,20 @@ class ReplicationStream:
         gathered = 0
         await asyncio.sleep(0)
         while True:
+            if self._ended is not None:
+                raise self._ended
             self._consume()
             drained = self._drain_into(frames)
             gathered += drained
-            if frames and (not drained or gathered >= _ENOUGH_BYTES):
+            if frames and (not drained or gathered >= _ENOUGH_BYTES or self._ended is not None):
                 return frames
             if not frames:
                 await self._wait_readable()
 
     def send_status(self, *, write: int, flush: int, reply_requested: bool = False) -> None:
         """Queue a status update and push it towards the socket; never blocks."""
-        if self._closed:
-            return
+        if self._closed or self._ended is not None:
+            return  # whoever reads hears of it
         update = protocol.status_update(
             write=write, flush=flush, now_unix_s=time.time(), reply_requested=reply_requested
         )
@@ -90,7 +95,8 @@ class ReplicationStream:
             self._pgconn.put_copy_data(update)
             self._flush()
         except psycopg.Error as error:
-            raise LineLost(f"can't send a status update: {one_line(error)}") from error
+            # The socket may hold what the server said before it hung up: that tells more.
+            raise self._last_words() or LineLost(f"can't send a status update: {one_line(error)}") from error
 
     def close(self) -> None:
         """Leave COPY BOTH by closing the connection, which also frees the lock and the slot."""
@@ -125,11 +131,30 @@ class ReplicationStream:
                 drained += size
         except psycopg.Error as error:
             raise LineLost(f"the replication connection broke: {one_line(error)}") from error
-        if size < 0 and not frames:
-            # An empty error here is a server that shuts down: an end of the line all the same.
-            reason = self._pgconn.get_error_message().strip() if self._pgconn.error_message else ""
-            raise LineLost(f"the server ended the stream: {reason or 'it is shutting down'}")
+        if size < 0:
+            self._ended = self._end_of_stream()
+            if not frames:
+                raise self._ended
         return drained
+
+    def _last_words(self) -> PostgresError | None:
+        """What the server said before the line broke, if it said anything; frames before it are skipped."""
+        try:
+            self._pgconn.consume_input()
+            while (size := self._pgconn.get_copy_data(1)[0]) > 0:
+                pass
+        except psycopg.Error:
+            return None
+        return self._end_of_stream() if size < 0 else None
+
+    def _end_of_stream(self) -> PostgresError:
+        """COPY has ended: the result behind it holds the server's reason."""
+        result = self._pgconn.get_result()
+        if result is None or result.status != pq.ExecStatus.FATAL_ERROR:
+            # No reason is one, too: a server that shuts down lets its walsenders end in peace.
+            return LineLost("the server ended the stream without an error: it is shutting down")
+        error = error_from_result(result, self._connection.info.encoding)
+        return stream_error(error)
 
     async def _wait_readable(self) -> None:
         if self._closed:

@@ -8,6 +8,7 @@ import psycopg
 from psycopg import AsyncConnection, errors
 
 from penstock.errors import (
+    DecodingFailed,
     LineLost,
     NoSpareSlot,
     PluginForbidden,
@@ -155,6 +156,24 @@ def translate(error: psycopg.Error, *, slot: str, plugin: str) -> PostgresError:
             return _slot_lost(slot)
         case _:
             return LineLost(sentence)
+
+
+def stream_error(error: psycopg.Error) -> PostgresError:
+    """What an error that ended a running stream means, in the server's own words.
+
+    A session that was ended (class 57, or no SQLSTATE at all) says nothing about the changes. Anything else
+    was raised by decoding: the next stream may meet it again at the same place.
+    """
+    diagnostic = error.diag
+    # Not the detail, which may quote values; the context names the place in the WAL.
+    words = filter(None, (diagnostic.message_primary, diagnostic.context))
+    sentence = " ".join("; ".join(words).split()) or one_line(error)
+    sqlstate = error.sqlstate or "57"
+    if sqlstate.startswith("57"):
+        return LineLost(f"the server ended the stream: {sentence}")
+    if isinstance(error, errors.InsufficientPrivilege) and "output_plugin_libraries" in sentence:
+        return _plugin_forbidden("wal2json", sentence)
+    return DecodingFailed(f"Postgres can't decode the stream ({sqlstate}): {sentence}")
 
 
 def describe(slot: SlotState) -> dict[str, object]:

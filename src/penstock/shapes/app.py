@@ -17,6 +17,7 @@ from penstock.ops.server import OpsServer, check_port
 from penstock.ops.shapes_metrics import ShapesMetrics
 from penstock.postgres.connection import QUALIFIED_NAMES
 from penstock.postgres.leader_line import LeaderLine
+from penstock.postgres.slot_monitor import SlotMonitor
 from penstock.postgres.timeline import ServerIdentity
 from penstock.settings import ShapesSettings
 from penstock.shapes.change_log_index import Relation
@@ -79,12 +80,17 @@ class ShapesApp:
         ops = OpsServer(self._health, self._exposition)
         url = await ops.start(self._settings.ops.host, self._settings.ops.port)
         _log.info("started", slot=self._settings.replication.slot, ops=url, shapes=len(self._file.shapes))
+        monitor = SlotMonitor.of(
+            self._settings.replication, self._settings.leader, on_slot=self._metrics.slot.note
+        )
+        watching = asyncio.create_task(monitor.run(), name="slot monitor")
         showing = asyncio.create_task(self._progress.run(self._lines, self._phase), name="progress")
         try:
             await self._check_shapes()
             return await self._serve()
         finally:
             showing.cancel()
+            watching.cancel()
             self._health.enter(Phase.STOPPED)
             self._threads.close()
             await ops.stop()

@@ -12,6 +12,7 @@ from typing import Final
 
 import structlog
 
+from penstock.clock import awake_or_asleep
 from penstock.errors import PenstockError, PluginOptionRefused
 from penstock.lsn import format_lsn
 from penstock.ops.health import Fault, Health, Phase
@@ -95,6 +96,7 @@ class ShapesLeadership:
         self._pipeline: ShapesPipeline | None = None
         self._left_out: set[Relation] = set()
         self.has_led = False
+        self.confirmed_lsn = 0
 
     async def run(self) -> AnotherLeads | None:
         """Lead until told to stop or, with `once`, until all is done; at once if another leads."""
@@ -118,7 +120,7 @@ class ShapesLeadership:
 
     async def _lead(self, prepared: Prepared, jobs: ShapeJobs) -> None:
         stream = await self._start_stream()
-        freshness, watchdog = await self._line.vouch(self._metrics.slot.note)
+        freshness, watchdog = await self._line.vouch()
         run_id = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(4)}"
         run = await asyncio.to_thread(create_run, self._log_directory, run_id)
         limits = self._settings.change_log
@@ -138,7 +140,7 @@ class ShapesLeadership:
             parameters=self._line.parameters,
             say_needed=self._preparation.say_needed,
         )
-        self._health.start_streaming(freshness, time.monotonic())
+        self._health.start_streaming(freshness, awake_or_asleep())
         self.has_led = True
         self._metrics.leaderships.inc()
         _log.info("streaming", shapes=len(self._file.shapes), run=run_id, **describe(prepared.slot))
@@ -146,6 +148,7 @@ class ShapesLeadership:
             await self._run_together(pipeline, watchdog, freshness)
         finally:
             self._pipeline = None
+            self.confirmed_lsn = pipeline.feedback.confirmed_lsn
             await self._threads.settle(jobs.cancel)
             await asyncio.to_thread(log.close)
             with suppress(OSError):
@@ -252,7 +255,7 @@ class ShapesLeadership:
     ) -> None:
         tracker = pipeline.ledger.tracker
         self._metrics.note(pipeline, freshness, now)
-        self._health.note_frontier(tracker.frontier_lsn, pipeline.unflushed_shapes(), now)
+        self._health.note_frontier(tracker.frontier_lsn, pipeline.unflushed_shapes(), awake_or_asleep())
         sentences = pipeline.complaints(now, self._settings.change_log.stall_s)
         if sentences:
             self._health.set_fault(Fault.SHAPE, " ".join(sentences.values()))

@@ -68,6 +68,7 @@ async def look_at_shapes(settings: ShapesSettings, file: ShapesFile, read: Read)
         settings.leader,
         options=replication_options(include_timestamp=False, include_lsn=True, include_pk=True),
         look_at_tables=look_at_tables,
+        role="shapes",
         session_options=QUALIFIED_NAMES,
     )
 

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from typing import Final
 
 from penstock.capture.feedback import Feedback
+from penstock.clock import awake_or_asleep
 from penstock.postgres import protocol
 from penstock.postgres.freshness import Freshness
 from penstock.postgres.replication_stream import FrameSource
@@ -84,7 +85,7 @@ class ShapesReader:
 
     def _after_take(self, now: float) -> None:
         collector = self._ledger.collector
-        self._freshness.frame_sent(protocol.unix_seconds(collector.server_time_us), now=now)
+        self._freshness.frame_sent(protocol.unix_seconds(collector.server_time_us), now=awake_or_asleep())
         if collector.reply_requested:
             collector.reply_requested = False
             self._feedback.send()

@@ -1,0 +1,123 @@
+"""NotedFrontier: Postgres is told of an LSN only when the slot's note has it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final
+
+from penstock.capture.feedback import Frontier
+from penstock.postgres.slot_note import NoteStore, SlotNote
+
+NOTE_EVERY_S: Final = 0.5
+"""At most so often, while records are published."""
+FIRST_IDLE_S: Final = 2.0
+LONGEST_IDLE_S: Final = 600.0
+MUCH_WAL_BYTES: Final = 1 << 20
+_LOOK_EVERY_S: Final = 1.0
+
+
+class NotePace:
+    """When the note is to be written again. Knows no clock.
+
+    The problem. The note has to be written before Postgres is told, and writing it is itself a transaction,
+    which moves the frontier: an idle database would be kept busy for ever by notes about notes.
+
+    1. If records were accepted since the last note, the next one is due after NOTE_EVERY_S.
+    2. If not, only WAL that isn't the note's own is worth one (`own_end` is where WAL stood behind it): at
+       MUCH_WAL_BYTES as soon as by rule 1, else after a pause that doubles from FIRST_IDLE_S to
+       LONGEST_IDLE_S, until records are accepted again.
+    """
+
+    def __init__(self, noted_lsn: int) -> None:
+        self._noted_lsn = noted_lsn
+        self._noted_at = float("-inf")
+        self._own_end = noted_lsn
+        self._accepted = 0
+        self._idle_s = FIRST_IDLE_S
+
+    @property
+    def noted_lsn(self) -> int:
+        """What the note says."""
+        return self._noted_lsn
+
+    def due_at(self, frontier_lsn: int, accepted: int) -> float | None:
+        """When the frontier should be noted; None if nothing is to be noted. `accepted`: records so far."""
+        if frontier_lsn <= self._noted_lsn:
+            return None
+        if accepted != self._accepted:
+            return self._noted_at + NOTE_EVERY_S
+        if frontier_lsn <= self._own_end:
+            return None
+        if frontier_lsn - self._noted_lsn >= MUCH_WAL_BYTES:
+            return self._noted_at + NOTE_EVERY_S
+        return self._noted_at + self._idle_s
+
+    def written(self, lsn: int, *, own_end: int, accepted: int, now: float) -> None:
+        """The note now has this LSN; WAL stood at `own_end` behind it."""
+        changed = accepted != self._accepted
+        self._idle_s = FIRST_IDLE_S if changed else min(LONGEST_IDLE_S, 2 * self._idle_s)
+        self._noted_lsn, self._own_end = lsn, own_end
+        self._accepted, self._noted_at = accepted, now
+
+
+class NotedFrontier:
+    """The frontier, held back until it is noted. Without a store it is the tracker's own."""
+
+    def __init__(
+        self,
+        tracker: Frontier,
+        *,
+        store: NoteStore | None,
+        note: SlotNote,
+        accepted: Callable[[], int],
+        on_moved: Callable[[], None],
+    ) -> None:
+        """`accepted`: how many records were accepted so far; `on_moved`: more may be confirmed."""
+        self._tracker = tracker
+        self._store = store
+        self._note = note
+        self._accepted = accepted
+        self._on_moved = on_moved
+        self._pace = NotePace(note.confirmed_lsn)
+        self._wake = asyncio.Event()
+        self._turn = asyncio.Lock()
+
+    @property
+    def frontier_lsn(self) -> int:
+        """The highest LSN that may be confirmed."""
+        frontier = self._tracker.frontier_lsn
+        return frontier if self._store is None else min(frontier, self._pace.noted_lsn)
+
+    def moved(self) -> None:
+        """The tracker's frontier may have moved."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Keep the note up with the frontier until cancelled."""
+        while True:
+            due_at = self._pace.due_at(self._tracker.frontier_lsn, self._accepted())
+            now = time.monotonic()
+            if due_at is not None and due_at <= now and self._store is not None:
+                await self.catch_up()
+                continue
+            wait_s = _LOOK_EVERY_S if due_at is None else min(_LOOK_EVERY_S, due_at - now)
+            self._wake.clear()
+            try:
+                async with asyncio.timeout(max(0.0, wait_s)):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    async def catch_up(self) -> None:
+        """Note all of the frontier, whatever the pace."""
+        if self._store is None:
+            return
+        async with self._turn:
+            lsn, accepted = self._tracker.frontier_lsn, self._accepted()
+            if lsn <= self._pace.noted_lsn:
+                return
+            own_end = await self._store.write(self._note._replace(confirmed_lsn=lsn))
+            self._pace.written(lsn, own_end=own_end, accepted=accepted, now=time.monotonic())
+        self._on_moved()

@@ -1,0 +1,26 @@
+"""The first lines of the process: it hears signals before it imports anything that takes time.
+
+The kernel has no default reaction to SIGTERM for process 1 of a container: without a handler it is lost.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from types import FrameType
+from typing import NoReturn
+
+_SERVICES = ("capture", "shapes")
+
+
+def main() -> int:
+    """Run one command; returns the exit code."""
+    signal.signal(signal.SIGTERM, _leave)
+    from penstock.cli import main as run
+
+    return run()
+
+
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    """Nothing has begun yet: a service that is told to stop then has stopped well."""
+    raise SystemExit(0 if sys.argv[1:2] and sys.argv[1] in _SERVICES else 128 + number)

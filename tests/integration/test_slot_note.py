@@ -1,0 +1,169 @@
+"""Issue 8, point 9: a gap that somebody else made is noticed, also by a process that is new."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.local.kinesis import LocalKinesis
+from penstock.local.postgres import PrivatePostgres
+from penstock.lsn import parse_lsn
+from tests.faults.stream_checks import read_changes
+from tests.servers.capture_site import CaptureSite, metric, wait_for_phase, wait_until
+from tests.servers.fault_proxy import FaultProxy
+from tests.servers.slots import SlotWatch
+
+MAKE = "SELECT pg_create_logical_replication_slot('{}', 'wal2json')"
+NOTE = """
+    SELECT convert_from(lo_get(m.oid), 'UTF8'), pg_get_userbyid(m.lomowner)
+    FROM pg_largeobject_metadata m
+    WHERE obj_description(m.oid, 'pg_largeobject') = 'penstock: how far replication slot {} was confirmed'
+"""
+
+
+@pytest.fixture
+def site(postgres: PrivatePostgres, database: str, kinesis: LocalKinesis, stream: str) -> CaptureSite:
+    site = CaptureSite(postgres, database, kinesis, stream)
+    site.psql("CREATE TABLE t (id int PRIMARY KEY)")
+    return site
+
+
+@pytest.fixture
+def plain_role(postgres: PrivatePostgres) -> Iterator[str]:
+    """A role with nothing but REPLICATION."""
+    role = f"plain_{secrets.token_hex(4)}"
+    postgres.psql(f"CREATE ROLE {role} LOGIN REPLICATION")
+    yield role
+    postgres.psql(f"DROP ROLE {role}")
+
+
+def noted_lsn(site: CaptureSite) -> int:
+    rows = site.psql(NOTE.format(site.slot))
+    return parse_lsn(json.loads(rows[0][0])["confirmed"]) if rows else 0
+
+
+def replace_slot(site: CaptureSite, slot_watch: SlotWatch, change: str) -> None:
+    """Drop the slot, let something happen, and create it again: what somebody does who knows no better."""
+    slot_watch.drop(site.slot)
+    site.psql(change)
+    site.psql(MAKE.format(site.slot))
+
+
+def test_a_slot_replaced_while_nobody_ran_is_a_gap(
+    site: CaptureSite, slot_watch: SlotWatch, plain_role: str
+) -> None:
+    """With the least rights that are documented."""
+    with site.capture(PGUSER=plain_role) as first:
+        first.wait_for_log("streaming")
+        site.psql("INSERT INTO t VALUES (1)")
+        site.wait_until_confirmed()
+        first.stop()
+        assert first.wait() == 0
+    noted = noted_lsn(site)
+    replace_slot(site, slot_watch, "INSERT INTO t VALUES (2)")
+    with site.capture(PGUSER=plain_role) as second:
+        gap = second.wait_for_log("GAP")
+        second.wait_for_log("streaming")
+        assert gap["level"] == "error"
+        assert parse_lsn(gap["last_known_lsn"]) == noted < parse_lsn(gap["start_lsn"])
+        assert metric(second, "penstock_gaps_total") == 1
+        site.psql("INSERT INTO t VALUES (3)")
+        site.wait_until_confirmed()
+        second.kill9()
+    with site.capture(PGUSER=plain_role) as third:
+        third.wait_for_log("streaming")
+        assert third.events("GAP") == [], "it was said before"
+    assert {change.row["id"] for change in read_changes(site.kinesis, site.stream)} == {1, 3}
+    site.psql(f"DROP OWNED BY {plain_role}")
+
+
+def test_a_slot_replaced_in_an_outage_is_a_gap(
+    site: CaptureSite, slot_watch: SlotWatch, fault_proxy: FaultProxy
+) -> None:
+    outage = {"AWS_ENDPOINT_URL_KINESIS": fault_proxy.url, "SINK_OUTAGE_DISCONNECT_S": 1}
+    with site.capture(**outage) as capture:
+        capture.wait_for_log("streaming")
+        site.psql("INSERT INTO t VALUES (1)")
+        site.wait_until_confirmed()
+        fault_proxy.outage()
+        site.psql("INSERT INTO t VALUES (2)")
+        wait_for_phase(capture, "sink_down")
+        replace_slot(site, slot_watch, "INSERT INTO t VALUES (3)")
+        fault_proxy.restore()
+        gap = capture.wait_for_log("GAP")
+        assert "somebody moved it" in gap["note"]
+        assert metric(capture, "penstock_gaps_total") == 1
+
+
+def test_kills_and_crashes_are_no_gap_and_the_slot_never_passes_its_note(site: CaptureSite) -> None:
+    for number in range(3):
+        with site.capture() as capture:
+            capture.wait_for_log("streaming")
+            for row in range(20):
+                site.psql(f"INSERT INTO t VALUES ({100 * number + row})")
+                slot = site.slot_row()
+                assert slot is not None
+                assert slot.confirmed_lsn <= noted_lsn(site)
+            capture.kill9()
+    site.postgres.crash()
+    site.postgres.start()
+    with site.capture() as last:
+        last.wait_for_log("streaming")
+        site.wait_until_confirmed()
+        assert last.events("GAP") == []
+
+
+def test_an_idle_database_is_left_alone(site: CaptureSite) -> None:
+    """A note about a note would be one too many."""
+    with site.capture() as capture:
+        capture.wait_for_log("streaming")
+        site.psql("INSERT INTO t VALUES (1)")
+        site.wait_until_confirmed()
+        before = site.wal_end()
+        time.sleep(8)
+        assert site.wal_end() - before < 20_000
+        assert len(read_changes(site.kinesis, site.stream)) == 1, "the note is in no stream"
+
+
+def test_where_no_note_can_be_kept_it_is_said_and_captured_all_the_same(
+    site: CaptureSite, plain_role: str
+) -> None:
+    site.psql("REVOKE EXECUTE ON FUNCTION lo_from_bytea(oid, bytea) FROM PUBLIC")
+    with site.capture(PGUSER=plain_role) as capture:
+        said = capture.wait_for_log("slot_note_refused")
+        assert "lo_from_bytea" in said["detail"]
+        site.psql("INSERT INTO t VALUES (1)")
+        site.wait_until_confirmed()
+    assert site.psql(NOTE.format(site.slot)) == []
+
+
+def test_it_can_be_switched_off(site: CaptureSite) -> None:
+    with site.capture(SLOT_NOTE="false") as capture:
+        capture.wait_for_log("streaming")
+        site.psql("INSERT INTO t VALUES (1)")
+        site.wait_until_confirmed()
+        assert capture.events("slot_note_refused") == []
+    assert site.psql(NOTE.format(site.slot)) == []
+
+
+def test_a_leader_that_is_no_more_one_cannot_write_the_note(site: CaptureSite) -> None:
+    """It was frozen before it wrote, and wakes when another has written."""
+    with site.capture() as leader:
+        leader.wait_for_log("streaming")
+        site.psql("INSERT INTO t VALUES (1)")
+        site.wait_until_confirmed()
+        with site.capture() as standby:
+            wait_for_phase(standby, "standby")
+            leader.freeze()
+            standby.wait_for_log("streaming")
+            site.psql("INSERT INTO t VALUES (2)")
+            site.wait_until_confirmed()
+            noted = noted_lsn(site)
+            leader.cont()
+            wait_for_phase(leader, "standby")
+            assert noted_lsn(site) >= noted
+            wait_until(lambda: noted_lsn(site) >= site.slot_row().confirmed_lsn, "the note is ahead")  # type: ignore[union-attr]
