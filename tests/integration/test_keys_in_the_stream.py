@@ -125,6 +125,63 @@ def test_a_table_whose_key_changes(site: CaptureSite) -> None:
     ]
 
 
+def test_a_backlog_keeps_the_keys_of_its_time(site: CaptureSite) -> None:
+    """Capture is down while tables change their keys: each row's life of before stays under one key."""
+    site.psql(
+        """
+        CREATE TABLE migrated (id int PRIMARY KEY, uuid text NOT NULL UNIQUE, v int);
+        CREATE TABLE swapped (a int, b int, v int, PRIMARY KEY (a, b));
+        CREATE TABLE keyless (id int PRIMARY KEY, v int);
+        CREATE TABLE orders (id int PRIMARY KEY, v int);
+        CREATE TABLE orders_new (v int, id int, tenant int, PRIMARY KEY (tenant, id));
+        CREATE TABLE indexed (id int PRIMARY KEY, code text NOT NULL UNIQUE, v int);
+        ALTER TABLE indexed REPLICA IDENTITY USING INDEX indexed_code_key
+        """
+    )
+    site.psql(f"SELECT pg_create_logical_replication_slot('{site.slot}', 'wal2json')")
+    for table, values in (
+        ("migrated", "1, 'u', 0"),
+        ("swapped", "1, 2, 0"),
+        ("keyless", "1, 0"),
+        ("orders", "1, 0"),
+        ("orders_new", "0, 1, 9"),
+        ("indexed", "1, 'one', 0"),
+    ):
+        site.psql(_life(table, values))
+    site.psql(
+        """
+        ALTER TABLE migrated DROP CONSTRAINT migrated_pkey, ADD PRIMARY KEY (uuid);
+        ALTER TABLE swapped DROP CONSTRAINT swapped_pkey, ADD PRIMARY KEY (b, a);
+        ALTER TABLE keyless DROP CONSTRAINT keyless_pkey;
+        ALTER TABLE orders RENAME TO orders_old;
+        ALTER TABLE orders_new RENAME TO orders
+        """
+    )
+    site.psql(_life("migrated", "1, 'u', 0"))
+    site.psql(_life("orders", "0, 1, 9"))
+    with site.capture() as capture:
+        capture.wait_for_log("streaming")
+        found = keys(site)
+
+    assert found["migrated"] == _under("public.migrated/1") + _under("public.migrated/u")
+    assert found["swapped"] == _under("public.swapped/2,1")
+    assert found["keyless"] == _under("public.keyless/1")
+    assert found["orders"] == _under("public.orders/1") + _under("public.orders/9,1")
+    assert found["orders_new"] == _under("public.orders_new/1,9")
+    assert found["indexed"] == _under("public.indexed/one")
+
+
+def _life(table: str, values: str) -> str:
+    return (
+        f"INSERT INTO {table} VALUES ({values}); UPDATE {table} SET v = 1; UPDATE {table} SET v = 2;"
+        f" DELETE FROM {table}"
+    )
+
+
+def _under(key: str) -> list[tuple[str, str]]:
+    return [(action, key) for action in "IUUD"]
+
+
 @pytest.mark.parametrize(
     ("variables", "keyed", "keyless"),
     [

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.kinesis.partition_key import Fallback, PartitionKeys, UnknownRelation
+from penstock.postgres.key_indexes import KeyIndexes
 from penstock.postgres.wal2json import decode_change
 
 TRICKY = st.sampled_from(
@@ -89,12 +90,12 @@ def test_scanning_and_reading_agree(frames: Sequence[bytes]) -> None:
         assert key == key_by_reading(scanning._known, payload)
 
 
-def catalog(payload: bytes) -> list[str]:
-    """The catalog's answer: the primary key that the frame names, unless its identity is another."""
+def catalog(payload: bytes) -> KeyIndexes:
+    """The catalog's answer: the primary key that the frame names, and its identity if that is another."""
     change = decode_change(payload)
     named = [value.name for value in change.identity] if change.identity else []
     primary = [column["name"] for column in json.loads(bytes(change.pk) or b"[]")]
-    return primary if not named or set(primary) <= set(named) else named
+    return KeyIndexes(primary, [] if set(primary) <= set(named) else named)
 
 
 def test_an_ordinary_change_is_scanned_after_the_first() -> None:
@@ -107,7 +108,7 @@ def test_an_ordinary_change_is_scanned_after_the_first() -> None:
     try:
         scanning.key(first, 1)
     except UnknownRelation as unknown:
-        scanning.learn(unknown.relation, ["id"])
+        scanning.learn(unknown.relation, KeyIndexes(["id"]))
 
     assert scanning.key(first, 1) == "public.t/1"
     assert scanning._scanner.scan((frame % (42, 41)).encode()) == "public.t/42"

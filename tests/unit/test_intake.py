@@ -16,6 +16,7 @@ from penstock.errors import ProtocolViolation
 from penstock.kinesis.partition_key import Fallback, PartitionKeys, Relation
 from penstock.log_offset import OP_INFINITY, LogOffset
 from penstock.lsn import format_lsn
+from penstock.postgres.key_indexes import KeyIndexes
 
 NOW = 77.0
 SERVER_TIME_US = 123_456_789
@@ -36,7 +37,7 @@ def parts(
 ) -> Parts:
     tracker = AckTracker(initial_lsn=start_lsn)
     keys = PartitionKeys(by_primary_key=True, fallback=Fallback.LSN)
-    keys.learn(Relation("public", "t", PK), ["id"])
+    keys.learn(Relation("public", "t", PK), KeyIndexes(["id"]))
     intake = Intake(
         tracker=tracker,
         builder=TransactionBuilder(confirmed_lsn=start_lsn),
@@ -95,7 +96,7 @@ def test_a_change_becomes_an_event_with_its_position_key_and_payload_untouched()
 
 def test_the_size_is_what_kinesis_counts() -> None:
     some = parts()
-    some.keys.learn(Relation("public", "ë", PK), ["id"])
+    some.keys.learn(Relation("public", "ë", PK), KeyIndexes(["id"]))
     frames = [boundary("B", 100, 110), xlogdata(row(7)), xlogdata(row(7, table="ë"))]
 
     sizes = [event.record_size_bytes for event in some.take(*frames).events]
@@ -238,7 +239,7 @@ def test_logical_messages_are_counted_and_move_nothing(inside: bool) -> None:
 @pytest.mark.parametrize("payload", [b"", b"not json", b'{"action":"I","t":"a"b"}', b'{"x":1}'])
 def test_a_payload_that_cannot_be_read_is_published_all_the_same(payload: bytes) -> None:
     some = parts()
-    some.keys.learn(Relation("", "", b""), [])
+    some.keys.learn(Relation("", "", b""), KeyIndexes())
     begin, _, commit = transaction(100, 110, 7)
 
     (event,) = some.take(begin, xlogdata(payload, wal_start=0x20), commit).events
@@ -256,7 +257,7 @@ def test_an_unknown_relation_stops_before_its_frame_and_nothing_is_taken_twice()
     assert (offsets(first.events), first.next_frame) == ([LogOffset(100, 0)], 2)
     assert first.unknown == Relation("public", "u", PK)
 
-    some.keys.learn(first.unknown, ["id"])
+    some.keys.learn(first.unknown, KeyIndexes(["id"]))
     second = some.intake.take(views, first.next_frame, NOW)
     assert offsets(second.events) == [LogOffset(100, 2), LogOffset(100, 4)]
     assert (second.next_frame, second.unknown) == (4, None)

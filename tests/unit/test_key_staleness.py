@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from penstock.kinesis.partition_key import KeyColumns, Relation
+from penstock.kinesis.partition_key import KeyColumns
 from penstock.postgres.wal2json import Value
 
 PK = b'[{"name":"id"}]'
@@ -16,7 +16,7 @@ def values(names: list[str]) -> list[Value]:
 
 
 def known(names: list[str], *, identity: tuple[str, ...] = ()) -> KeyColumns:
-    return KeyColumns.of(Relation("public", "t", PK, identity), names)
+    return KeyColumns(PK, identity, "public.t/", tuple(names), ("id",))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,9 @@ from penstock.kinesis.partition_key import (
     PartitionKeys,
     Relation,
     UnknownRelation,
+    choose_columns,
 )
+from penstock.postgres.key_indexes import KeyIndexes
 
 WAL_START = 0x16_B374D848
 WAL_TEXT = "16/B374D848"
@@ -37,11 +39,16 @@ def payload(
     return json.dumps(frame, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-class Catalog:
-    """Key columns by table name, and the questions that were asked."""
+def pk(*names: str) -> list[dict[str, str]]:
+    """A frame's `pk` member."""
+    return [{"name": name, "type": "text"} for name in names]
 
-    def __init__(self, **columns: Sequence[str]) -> None:
-        self.columns = columns
+
+class Catalog:
+    """What the catalog holds now, by table name, and the questions that were asked."""
+
+    def __init__(self, **indexes: KeyIndexes) -> None:
+        self.indexes = indexes
         self.asked: list[Relation] = []
 
     def key(self, keys: PartitionKeys, frame: bytes) -> str:
@@ -50,7 +57,7 @@ class Catalog:
             return keys.key(frame, WAL_START)
         except UnknownRelation as unknown:
             self.asked.append(unknown.relation)
-            keys.learn(unknown.relation, self.columns.get(unknown.relation.table, ()))
+            keys.learn(unknown.relation, self.indexes.get(unknown.relation.table, KeyIndexes()))
             return keys.key(frame, WAL_START)
 
 
@@ -58,8 +65,8 @@ def by_primary_key(fallback: Fallback = Fallback.LSN) -> PartitionKeys:
     return PartitionKeys(by_primary_key=True, fallback=fallback, static="everything")
 
 
-def key(frame: bytes, *names: str, fallback: Fallback = Fallback.LSN) -> str:
-    return Catalog(t=names).key(by_primary_key(fallback), frame)
+def key(frame: bytes, *primary: str, identity: Sequence[str] = (), fallback: Fallback = Fallback.LSN) -> str:
+    return Catalog(t=KeyIndexes(primary, identity)).key(by_primary_key(fallback), frame)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +88,7 @@ def test_one_row_has_one_key_whatever_happens_to_it(
 def test_values_stand_in_the_order_of_the_index() -> None:
     row = {"a": 1, "b": "two", "c": 3}
 
-    assert key(payload(columns=row), "c", "a", "b") == "public.t/3,1,two"
+    assert key(payload(columns=row, pk=pk("a", "b", "c")), "c", "a", "b") == "public.t/3,1,two"
 
 
 @pytest.mark.parametrize(
@@ -126,13 +133,13 @@ def test_bytes_that_are_no_utf8_still_tell_rows_apart() -> None:
 def test_names_are_encoded_too() -> None:
     frame = payload(schema="my schema", table="t/x", columns={"id": 1})
 
-    assert Catalog(**{"t/x": ["id"]}).key(by_primary_key(), frame) == "my%20schema.t%2Fx/1"
+    assert Catalog(**{"t/x": KeyIndexes(["id"])}).key(by_primary_key(), frame) == "my%20schema.t%2Fx/1"
 
 
 def test_a_comma_in_a_value_is_no_border_between_values() -> None:
     rows = [{"a": "1,2", "b": "3"}, {"a": "1", "b": "2,3"}]
 
-    assert len({key(payload(columns=row), "a", "b") for row in rows}) == 2
+    assert len({key(payload(columns=row, pk=pk("a", "b")), "a", "b") for row in rows}) == 2
 
 
 def test_a_key_is_as_long_as_kinesis_allows() -> None:
@@ -160,7 +167,7 @@ def test_the_replica_identity_index_counts_for_every_action() -> None:
     insert = payload(columns={"id": 1, "email": "e"})
     delete = payload("D", identity={"email": "e"})
 
-    assert key(insert, "email") == key(delete, "email") == "public.t/e"
+    assert key(insert, "id", identity=["email"]) == key(delete, "id", identity=["email"]) == "public.t/e"
 
 
 def test_without_an_index_in_the_catalog_the_frame_is_believed() -> None:
@@ -192,7 +199,7 @@ def test_a_payload_that_cannot_be_read_goes_by_the_fallback(frame: bytes) -> Non
 
 
 def test_the_catalog_is_asked_once_a_relation() -> None:
-    catalog = Catalog(t=["id"], u=["id"])
+    catalog = Catalog(t=KeyIndexes(["id"]), u=KeyIndexes(["id"]))
     keys = by_primary_key()
 
     for table in ("t", "u", "t", "u"):
@@ -202,12 +209,12 @@ def test_the_catalog_is_asked_once_a_relation() -> None:
 
 
 def test_a_changed_primary_key_is_looked_up_again() -> None:
-    catalog = Catalog(t=["id"])
+    catalog = Catalog(t=KeyIndexes(["id"]))
     keys = by_primary_key()
     assert catalog.key(keys, payload(columns={"id": 1, "code": "c"})) == "public.t/1"
 
-    catalog.columns["t"] = ["code"]
-    changed = payload(columns={"id": 1, "code": "c"}, pk=[{"name": "code", "type": "text"}])
+    catalog.indexes["t"] = KeyIndexes(["code"])
+    changed = payload(columns={"id": 1, "code": "c"}, pk=pk("code"))
 
     assert catalog.key(keys, changed) == "public.t/c"
 
@@ -239,3 +246,120 @@ def test_a_long_table_name_is_hashed_in_the_fallback_too() -> None:
 @pytest.mark.parametrize("fallback", [Fallback.LSN, Fallback.TABLE])
 def test_a_frame_without_a_table_has_the_lsn(fallback: Fallback) -> None:
     assert by_primary_key(fallback).fallback(WAL_START) == WAL_TEXT
+
+
+@pytest.mark.parametrize(
+    ("primary", "identity", "index", "is_as_now", "chosen"),
+    [
+        pytest.param("a", "a", "", True, "a", id="default identity"),
+        pytest.param("ba", "ab", "", True, "ba", id="in the order of the primary key"),
+        pytest.param("a", "abc", "", True, "a", id="FULL"),
+        pytest.param("a", "abc", "c", True, "a", id="FULL then, an index now"),
+        pytest.param("a", "ab", "ab", True, "a", id="an index that includes the key"),
+        pytest.param("a", "bc", "cb", True, "cb", id="an index: in its order"),
+        pytest.param("a", "bc", "cb", False, "cb", id="an index, and a primary key that has changed"),
+        pytest.param("a", "bc", "d", True, "bc", id="an index that is another one now"),
+        pytest.param("a", "bc", "", True, "bc", id="an index that is gone"),
+        pytest.param("", "bc", "cb", True, "cb", id="an index, no primary key"),
+        pytest.param("", "abc", "", True, "", id="FULL, no primary key"),
+        pytest.param("", "bc", "d", True, "", id="nobody knows whether it was FULL"),
+        pytest.param("a", "", "", True, "a", id="insert"),
+        pytest.param("a", "", "b", True, "b", id="insert, an index"),
+        pytest.param("a", "", "ab", True, "a", id="insert, an index that includes the key"),
+        pytest.param("a", "", "b", False, "a", id="insert of before the primary key was changed"),
+        pytest.param("", "", "b", True, "b", id="insert, an index, no primary key"),
+        pytest.param("", "", "", True, "", id="insert, no key"),
+    ],
+)
+def test_which_columns_are_the_key(
+    primary: str, identity: str, index: str, is_as_now: bool, chosen: str
+) -> None:
+    found = choose_columns(tuple(primary), tuple(identity), tuple(index), is_as_now=is_as_now)
+
+    assert "".join(found) == chosen
+
+
+def life(row: Mapping[str, object], identity: Sequence[str], *names: str, table: str = "t") -> list[bytes]:
+    """Insert, two updates and a delete of one row, from a time when `names` were the primary key."""
+    old = {name: row[name] for name in identity}
+    return [
+        payload("I", table=table, columns=row, pk=pk(*names)),
+        payload("U", table=table, columns=row, identity=old, pk=pk(*names)),
+        payload("U", table=table, columns=row, identity=old, pk=pk(*names)),
+        payload("D", table=table, identity=old, pk=pk(*names)),
+    ]
+
+
+ROW = {"id": 1, "uuid": "u", "part": 7}
+
+
+@pytest.mark.parametrize(
+    ("frames", "now", "expected", "questions"),
+    [
+        pytest.param(
+            [*life(ROW, ["id"], "id"), *life(ROW, ["uuid"], "uuid")],
+            KeyIndexes(["uuid"]),
+            ["public.t/1"] * 4 + ["public.t/u"] * 4,
+            2,
+            id="migrated from id to uuid",
+        ),
+        pytest.param(
+            [*life(ROW, ["id"], "id"), *life(ROW, ["uuid"], "uuid")],
+            KeyIndexes(["uuid"], ["part"]),
+            ["public.t/1"] * 4 + ["public.t/7"] + ["public.t/u"] * 3,
+            3,
+            id="migrated, and an index chosen afterwards: the insert can't know",
+        ),
+        pytest.param(
+            life(ROW, ["id", "part"], "id", "part"),
+            KeyIndexes(["part", "id"]),
+            ["public.t/7,1"] * 4,
+            1,
+            id="columns swapped",
+        ),
+        pytest.param(life(ROW, ["id"], "id"), KeyIndexes(), ["public.t/1"] * 4, 1, id="dropped"),
+        pytest.param(
+            [*life(ROW, ["id"], "id"), *life(ROW, ["id", "part"], "id", "part")],
+            KeyIndexes(["part", "id"]),
+            ["public.t/1"] * 4 + ["public.t/7,1"] * 4,
+            2,
+            id="a table swapped for one with another key",
+        ),
+        pytest.param(
+            life(ROW, ["uuid"], "id"),
+            KeyIndexes(["id"], ["uuid"]),
+            ["public.t/u"] * 4,
+            1,
+            id="an index, then and now",
+        ),
+        pytest.param(
+            [*life(ROW, ["uuid"], "id")[1:], *life(ROW, ["uuid"], "id")],
+            KeyIndexes(["id"]),
+            ["public.t/u"] * 7,
+            1,
+            id="an index then, none now",
+        ),
+    ],
+)
+def test_a_backlog_keeps_the_keys_of_its_time(
+    frames: list[bytes], now: KeyIndexes, expected: list[str], questions: int
+) -> None:
+    catalog, keys = Catalog(t=now), by_primary_key()
+
+    assert [catalog.key(keys, frame) for frame in frames] == expected
+    assert len(catalog.asked) == questions
+
+
+def test_an_insert_after_its_index_was_dropped_goes_by_the_primary_key() -> None:
+    catalog, keys = Catalog(t=KeyIndexes(["id"])), by_primary_key()
+    catalog.key(keys, payload("D", identity={"code": "c"}))
+
+    assert catalog.key(keys, payload(columns={"id": 5})) == "public.t/5"
+
+
+def test_an_update_that_shows_another_identity_is_seen_behind_scanned_inserts() -> None:
+    catalog, keys = Catalog(t=KeyIndexes(["id"])), by_primary_key()
+    row = {"id": 1, "code": 9}
+    assert {catalog.key(keys, payload(columns=row)) for _ in range(3)} == {"public.t/1"}
+
+    assert catalog.key(keys, payload("U", columns=row, identity={"code": 9})) == "public.t/9"

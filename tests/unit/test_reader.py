@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 
 from penstock.capture.ack import AckTracker
 from penstock.capture.event import ChangeEvent
@@ -12,6 +11,7 @@ from penstock.capture.reader import Reader
 from penstock.capture.transaction_builder import TransactionBuilder
 from penstock.kinesis.partition_key import Fallback, PartitionKeys
 from penstock.postgres.freshness import Freshness
+from penstock.postgres.key_indexes import KeyIndexes
 
 
 class SilentLine:
@@ -29,8 +29,8 @@ class SilentLine:
         raise AssertionError("nobody asked for a status")
 
 
-async def no_columns(schema: str, table: str) -> Sequence[str]:
-    return ()
+async def no_indexes(schema: str, table: str) -> KeyIndexes:
+    return KeyIndexes()
 
 
 async def same(event: ChangeEvent) -> ChangeEvent:
@@ -57,7 +57,7 @@ async def test_it_reads_nothing_while_the_sink_has_no_room() -> None:
         intake=intake,
         queue=InflightEventQueue(max_messages=10, max_bytes=1_000),
         keys=keys,
-        key_columns=no_columns,
+        key_indexes=no_indexes,
         replace_oversize=same,
         feedback=Feedback(line=line, tracker=tracker, received_lsn=lambda: 0, heartbeat_s=1.0),
         freshness=Freshness(limit_s=5.0, now=0.0),

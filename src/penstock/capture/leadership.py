@@ -171,7 +171,7 @@ class Leadership:
             note=note,
             note_store=kept,
             sink=self._sink,
-            key_columns=Catalog(self._line.connect).key_columns,
+            key_indexes=Catalog(self._line.connect).key_indexes,
             freshness=freshness,
             health=self._health,
             metrics=self._metrics,

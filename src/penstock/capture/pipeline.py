@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, Protocol
 
@@ -26,6 +26,7 @@ from penstock.kinesis.undeliverable import UndeliverablePolicy
 from penstock.ops.health import Health
 from penstock.ops.metrics import CaptureMetrics
 from penstock.postgres.freshness import Freshness
+from penstock.postgres.key_indexes import KeyIndexes
 from penstock.postgres.replication_stream import FrameSource
 from penstock.postgres.slot_note import NoteStore, SlotNote
 from penstock.postgres.timings import Timings
@@ -53,7 +54,7 @@ class Pipeline:
         note: SlotNote,
         note_store: NoteStore | None,
         sink: RecordSink,
-        key_columns: Callable[[str, str], Awaitable[Sequence[str]]],
+        key_indexes: Callable[[str, str], Awaitable[KeyIndexes]],
         freshness: Freshness,
         health: Health,
         metrics: CaptureMetrics,
@@ -123,7 +124,7 @@ class Pipeline:
             intake=self.intake,
             queue=self.queue,
             keys=keys,
-            key_columns=key_columns,
+            key_indexes=key_indexes,
             replace_oversize=undeliverable.oversize,
             feedback=self.feedback,
             freshness=freshness,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
 from penstock.capture.event import ChangeEvent
 from penstock.capture.feedback import Feedback
@@ -14,6 +14,7 @@ from penstock.clock import awake_or_asleep
 from penstock.kinesis.partition_key import PartitionKeys, Relation
 from penstock.postgres import protocol
 from penstock.postgres.freshness import Freshness
+from penstock.postgres.key_indexes import KeyIndexes
 from penstock.postgres.replication_stream import FrameSource
 
 
@@ -29,7 +30,7 @@ class Reader:
         intake: Intake,
         queue: InflightEventQueue,
         keys: PartitionKeys,
-        key_columns: Callable[[str, str], Awaitable[Sequence[str]]],
+        key_indexes: Callable[[str, str], Awaitable[KeyIndexes]],
         replace_oversize: Callable[[ChangeEvent], Awaitable[ChangeEvent]],
         feedback: Feedback,
         freshness: Freshness,
@@ -39,7 +40,7 @@ class Reader:
         self._intake = intake
         self._queue = queue
         self._keys = keys
-        self._key_columns = key_columns
+        self._key_indexes = key_indexes
         self._replace_oversize = replace_oversize
         self._feedback = feedback
         self._freshness = freshness
@@ -83,7 +84,7 @@ class Reader:
             await self._learn(taken.unknown)
 
     async def _learn(self, relation: Relation) -> None:
-        self._keys.learn(relation, await self._key_columns(relation.schema, relation.table))
+        self._keys.learn(relation, await self._key_indexes(relation.schema, relation.table))
 
     async def _wait_for_window(self) -> None:
         while self._intake.window_is_full:

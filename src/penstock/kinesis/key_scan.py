@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+_ACTION: Final = slice(0, len(b'{"action":"I"'))
 _SCHEMA: Final = b'"schema":"'
 _FIRST_LIST: Final = b":[{"
 _PK: Final = b'"pk":['
@@ -37,20 +38,21 @@ class KeyScanner:
     quoted name that is searched for can't be found inside a value.
 
     1. `learn` takes a template from a payload whose key is known from reading it.
-    2. `scan` gives a key only where everything that the key depends on is as in the template: table, key
-       column and its type, primary key, and an identity that holds just the key. Otherwise None, and the
+    2. `scan` gives a key only where everything that the key depends on is as in the template: action, table,
+       key column and its type, primary key, and an identity that holds just the key. Otherwise None, and the
        payload has to be read.
     3. `forget` drops all templates; due whenever a table's key columns are learnt anew.
     """
 
     def __init__(self) -> None:
-        self._templates: dict[bytes, _Template] = {}
+        self._templates: dict[tuple[bytes, bytes], _Template] = {}
+        """By action, and by what stands from the schema's name to the first list."""
 
     def scan(self, payload: bytes) -> str | None:
         """The key, if the payload looks as expected."""
         start = payload.find(_SCHEMA)
         list_at = payload.find(_FIRST_LIST, start)
-        template = self._templates.get(payload[start:list_at])
+        template = self._templates.get((payload[_ACTION], payload[start:list_at]))
         if template is None or not payload.endswith(template.tail):
             return None
         value = _number_behind(payload, template.marker, list_at)
@@ -68,7 +70,8 @@ class KeyScanner:
         start = payload.find(_SCHEMA)
         list_at = payload.find(_FIRST_LIST, start)
         pk_at = payload.rfind(_PK)
-        known = self._templates.get(payload[start:list_at])
+        place = (payload[_ACTION], payload[start:list_at])
+        known = self._templates.get(place)
         if known is not None and known.tail == payload[pk_at:]:
             return  # the table looks as before; it was this change that is out of the ordinary
         column_at = payload.find(b'{"name":' + _encode_json(name) + b",", list_at)
@@ -78,7 +81,7 @@ class KeyScanner:
         marker = payload[column_at : value_at + len(_VALUE)]
         identity = _IDENTITY + marker if _IDENTITY in payload else None
         if b"}" not in marker:
-            self._templates[payload[start:list_at]] = _Template(prefix, marker, identity, payload[pk_at:])
+            self._templates[place] = _Template(prefix, marker, identity, payload[pk_at:])
 
     def forget(self) -> None:
         """Start again: a table's key may be another one now."""

@@ -13,6 +13,7 @@ import msgspec
 
 from penstock.kinesis.key_scan import KeyScanner
 from penstock.lsn import format_lsn
+from penstock.postgres.key_indexes import KeyIndexes
 from penstock.postgres.wal2json import RowChange, Unreadable, Value, decode_change, primary_key_columns
 
 MAX_KEY_CHARACTERS: Final = 256
@@ -47,19 +48,24 @@ class KeyColumns(NamedTuple):
     """The names in the `identity` for which this was learnt."""
     prefix: str
     names: tuple[str, ...]
+    primary: tuple[str, ...]
+    """The primary key's columns, as the frame names them."""
 
     @classmethod
-    def of(cls, relation: Relation, names: Sequence[str]) -> KeyColumns:
-        """The key of a relation with these columns."""
+    def of(cls, relation: Relation, indexes: KeyIndexes) -> KeyColumns:
+        """The key of a relation, with what the catalog knows of it now."""
         prefix = f"{_encode(relation.schema)}.{_encode(relation.table)}/"
-        return cls(relation.pk, relation.identity, prefix, tuple(names))
+        listed = primary_key_columns(relation.pk)
+        is_as_now = set(listed) == set(indexes.primary)
+        primary = tuple(indexes.primary) if is_as_now else listed
+        names = choose_columns(primary, relation.identity, tuple(indexes.identity), is_as_now=is_as_now)
+        return cls(relation.pk, relation.identity, prefix, names, primary)
 
     def fits(self, identity: Sequence[Value]) -> bool:
         """Whether a frame with this `identity` may go by these columns.
 
-        An identity without the key shows that ALTER TABLE ... REPLICA IDENTITY has chosen another index, of
-        which `pk` says nothing. For one and the same identity the catalog is asked only once: it may not
-        know better.
+        An identity without the key shows that the table has, or had, another REPLICA IDENTITY. For one and
+        the same identity the catalog is asked only once: it may not know better.
         """
         for name in self.names:
             for value in identity:
@@ -68,6 +74,32 @@ class KeyColumns(NamedTuple):
             else:
                 return self.identity == _names(identity)
         return bool(self.names) or self.identity == _names(identity)
+
+
+def choose_columns(
+    primary: tuple[str, ...], identity: tuple[str, ...], index: tuple[str, ...], *, is_as_now: bool
+) -> tuple[str, ...]:
+    """The columns by which a frame's row is told apart.
+
+    A row's insert, updates and deletes must choose alike, and a backlog may be older than the catalog. A
+    delete has nothing but its identity; an insert has everything but an identity. So:
+
+    1. An identity that holds the frame's own primary key: the primary key. That is every table with the
+       default identity, with FULL, and with an index that includes the key.
+    2. An identity without it is that of REPLICA IDENTITY USING INDEX: these columns, in the order of the
+       index if the catalog has it still (`index`), else as the frame lists them.
+    3. Without a primary key only the catalog can tell an index from FULL, where all columns are the identity.
+    4. An insert goes as the last update or delete of its table did. If there was none, as the catalog says
+       now, provided that the table's primary key is the frame's still (`is_as_now`).
+    """
+    if not identity:
+        by_index = is_as_now and index and not (primary and set(primary) <= set(index))
+        return index if by_index else primary
+    if primary and set(primary) <= set(identity):
+        return primary
+    if index and set(index) <= set(identity):
+        return index
+    return identity if primary else ()
 
 
 class UnknownRelation(LookupError):
@@ -92,12 +124,10 @@ class PartitionKeys:
         self._known: dict[tuple[str, str], KeyColumns] = {}
         self._scanner = KeyScanner()
 
-    def learn(self, relation: Relation, names: Sequence[str]) -> None:
-        """Remember a relation's key columns; without any, what the frame itself lists as primary key."""
+    def learn(self, relation: Relation, indexes: KeyIndexes) -> None:
+        """Remember which columns are a relation's key, by its frame and by what the catalog says."""
         self._scanner.forget()
-        self._known[relation.schema, relation.table] = KeyColumns.of(
-            relation, names or primary_key_columns(relation.pk)
-        )
+        self._known[relation.schema, relation.table] = KeyColumns.of(relation, indexes)
 
     def key(self, payload: bytes, wal_start: int) -> str:
         """The key of a row change; for a payload that can't be read, the fallback."""
@@ -137,16 +167,24 @@ def row_key(change: RowChange, known: Mapping[tuple[str, str], KeyColumns]) -> s
     pk, identity = bytes(change.pk), change.identity
     if key_columns is None or key_columns.pk != pk or (identity and not key_columns.fits(identity)):
         raise UnknownRelation(Relation(change.schema, change.table, pk, _names(identity)))
-    if not key_columns.names:
+    values = _values(change, key_columns.names)
+    if values is None and not identity:
+        # An insert after the index was dropped that updates and deletes had gone by.
+        values = _values(change, key_columns.primary)
+    return None if values is None else _bounded(key_columns.prefix + values)
+
+
+def _values(change: RowChange, names: Sequence[str]) -> str | None:
+    if not names:
         return None
     parts = []
-    for name in key_columns.names:
+    for name in names:
         # A delete has only the identity, and an unchanged TOAST column is absent from the new row.
         value = _find(change.columns, name) or _find(change.identity, name)
         if value is None:
             return None
         parts.append(_text(value))
-    return _bounded(key_columns.prefix + ",".join(parts))
+    return ",".join(parts)
 
 
 def _bounded(key: str) -> str:

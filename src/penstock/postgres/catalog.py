@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import LiteralString
 
 import psycopg
@@ -10,13 +10,14 @@ from psycopg import AsyncConnection
 
 from penstock.errors import ConnectionFailed
 from penstock.postgres.connection import one_line
+from penstock.postgres.key_indexes import KeyIndexes
 
 _KEY_COLUMNS: LiteralString = """
-SELECT a.attname
+SELECT i.indisprimary, c.relreplident = 'i' AND i.indisreplident, a.attname
 FROM pg_catalog.pg_class c
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_catalog.pg_index i ON i.indrelid = c.oid
-     AND CASE c.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END
+     AND (i.indisprimary OR c.relreplident = 'i' AND i.indisreplident)
 CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
 JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
 WHERE n.nspname = %s AND c.relname = %s AND k.place <= i.indnkeyatts
@@ -31,12 +32,11 @@ class Catalog:
         self._connect = connect
         self._connection: AsyncConnection | None = None
 
-    async def key_columns(self, schema: str, table: str) -> Sequence[str]:
-        """The columns of the index that identifies the table's rows, in index order.
+    async def key_indexes(self, schema: str, table: str) -> KeyIndexes:
+        """The indexes that identify the table's rows now; a frame may be older than that.
 
-        That is the primary key, or the index of REPLICA IDENTITY USING INDEX: a delete carries only that
-        index's columns, so every action has to go by them. Empty if there is no such index, or no such
-        table any more. Reads pg_catalog by name, which waits for no lock on the table.
+        Empty if there are none, or no such table any more. Reads pg_catalog by name, which waits for no lock
+        on the table.
         """
         try:
             return await self._ask(schema, table)
@@ -50,11 +50,15 @@ class Catalog:
         except psycopg.Error as error:
             raise _unreadable(error) from error
 
-    async def _ask(self, schema: str, table: str) -> Sequence[str]:
+    async def _ask(self, schema: str, table: str) -> KeyIndexes:
         if self._connection is None:
             self._connection = await self._connect()
         cursor = await self._connection.execute(_KEY_COLUMNS, (schema, table))
-        return [name for (name,) in await cursor.fetchall()]
+        columns = await cursor.fetchall()
+        return KeyIndexes(
+            primary=tuple([name for is_primary, _, name in columns if is_primary]),
+            identity=tuple([name for _, is_identity, name in columns if is_identity]),
+        )
 
 
 def _unreadable(error: psycopg.Error) -> ConnectionFailed:
