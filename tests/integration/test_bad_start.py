@@ -48,10 +48,12 @@ def reload(postgres: PrivatePostgres) -> None:
     postgres.set("log_line_prefix", postgres.psql("SHOW log_line_prefix")[0][0])
 
 
-def run_to_its_end(variables: Mapping[str, str], directory: Path) -> subprocess.CompletedProcess[str]:
+def run_to_its_end(
+    variables: Mapping[str, str], directory: Path, command: str = "capture"
+) -> subprocess.CompletedProcess[str]:
     """Output and errors apart, and no `.env` in sight."""
     return subprocess.run(
-        [sys.executable, "-m", "penstock", "capture"],
+        [sys.executable, "-m", "penstock", command],
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(SOURCE), **variables},
         cwd=directory,
         capture_output=True,
@@ -144,3 +146,22 @@ def assert_calm(capture: CaptureProcess) -> None:
     assert all("exception" not in event for event in events)
     details = [event["detail"] for event in events if "detail" in event]
     assert len(details) == len(set(details))
+
+
+@pytest.mark.parametrize("command", ["capture", "check"])
+@pytest.mark.parametrize(
+    ("variable", "value", "why"),
+    [
+        ("AWS_PROFILE", "nobody", "there is no such profile"),
+        ("AWS_CA_BUNDLE", "/nonexistent/ca.pem", "No such file or directory"),
+    ],
+)
+def test_an_aws_configuration_that_is_no_good_ends_it(
+    site: CaptureSite, tmp_path: Path, command: str, variable: str, value: str, why: str
+) -> None:
+    ended = run_to_its_end(site.env(**{variable: value}), tmp_path, command)
+
+    assert (ended.returncode, ended.stdout) == (2, "")
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith(f"{variable}='{value}': ")
+    assert why in line

@@ -121,7 +121,6 @@ def connect(url: str) -> KinesisClient:
         endpoint_url=url,
         connect_timeout_s=1.0,
         read_timeout_s=READ_TIMEOUT_S,
-        max_connections=2,
     )
 
 
@@ -422,7 +421,6 @@ def test_the_region_has_an_endpoint_of_its_own() -> None:
         endpoint_url=None,
         connect_timeout_s=1.0,
         read_timeout_s=1.0,
-        max_connections=1,
     )
 
     assert client.endpoint_url == "https://kinesis.eu-west-1.amazonaws.com/"

@@ -9,6 +9,8 @@ import pytest
 
 from penstock.errors import SlotInvalid
 from penstock.finding import Finding, Level, as_text, worst
+from penstock.kinesis.credentials import NO_CREDENTIALS
+from penstock.kinesis.outcome import Failed
 from penstock.kinesis.preflight import judge_refusal, judge_stream
 from penstock.postgres.preflight_rules import (
     MUCH_RETAINED_BYTES,
@@ -84,15 +86,33 @@ def test_stream(changed: Mapping[str, object], level: Level) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "level"),
+    ("failed", "level", "found"),
     [
-        ("AccessDeniedException", Level.WARN),
-        ("ResourceNotFoundException", Level.FAIL),
-        ("UnrecognizedClientException", Level.FAIL),
+        (Failed("AccessDeniedException", "no", stream_fault=True), Level.WARN, "can't be described"),
+        (Failed("ResourceNotFoundException", "no", stream_fault=True), Level.FAIL, "does not exist"),
+        (
+            Failed("UnrecognizedClientException", "no", stream_fault=True),
+            Level.FAIL,
+            "UnrecognizedClientException: no",
+        ),
+        (NO_CREDENTIALS, Level.FAIL, "no AWS credentials were found"),
+        (
+            Failed("CredentialsRefresh", "FileNotFoundError: /t", stream_fault=True),
+            Level.FAIL,
+            "no AWS credentials can be had: FileNotFoundError: /t",
+        ),
+        (
+            Failed("TimeoutError", "late", stream_fault=False),
+            Level.FAIL,
+            "can't be asked: TimeoutError: late",
+        ),
     ],
 )
-def test_a_refusal_to_describe_the_stream(code: str, level: Level) -> None:
-    assert judge_refusal(STREAM, code, "message").level is level
+def test_a_refusal_to_describe_the_stream(failed: Failed, level: Level, found: str) -> None:
+    finding = judge_refusal(STREAM, failed)
+
+    assert finding.level is level
+    assert found in finding.found
 
 
 def test_many_tables_are_counted_not_listed() -> None:

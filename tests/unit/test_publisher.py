@@ -15,7 +15,7 @@ from penstock.capture.event import ChangeEvent
 from penstock.capture.queue import InflightEventQueue
 from penstock.errors import LineStale, SinkOutage
 from penstock.kinesis.batcher import MicroBatcher
-from penstock.kinesis.outcome import Accepted, Answered, Failed, Refused, Result
+from penstock.kinesis.outcome import Accepted, Answered, Failed, Refused, Result, Unsent
 from penstock.kinesis.plan import PublishPlan
 from penstock.kinesis.publisher import KinesisPublisher
 from penstock.kinesis.undeliverable import UndeliverablePolicy
@@ -34,7 +34,9 @@ class Sink:
         self._answer = answer
         self.requests: list[list[int]] = []
 
-    def put_records(self, events: Sequence[ChangeEvent]) -> Result:
+    def put_records(self, events: Sequence[ChangeEvent], may_send: Callable[[], bool]) -> Result:
+        if not may_send():
+            return Unsent()
         self.requests.append([event.ack_id for event in events])
         return self._answer(events)
 

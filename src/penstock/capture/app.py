@@ -10,7 +10,6 @@ import structlog
 
 from penstock.abandonable import in_daemon_thread
 from penstock.capture.leadership import Leadership
-from penstock.capture.pipeline import MAX_REQUESTS
 from penstock.capture.slot_memory import SlotMemory
 from penstock.kinesis.client import KinesisClient, RecordSink
 from penstock.leader_cycle import LeaderCycle
@@ -122,6 +121,5 @@ async def capture(settings: CaptureSettings) -> None:
         endpoint_url=settings.kinesis.endpoint_url,
         connect_timeout_s=timings.connect_s,
         read_timeout_s=timings.answer_s,
-        max_connections=MAX_REQUESTS,
     )
     await CaptureApp(settings, sink=sink).run()

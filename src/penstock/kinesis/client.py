@@ -8,21 +8,29 @@ from __future__ import annotations
 
 import binascii
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from http.client import HTTPException
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
-import botocore.session
 import msgspec
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
-from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, NoCredentialsError
 
 from penstock.capture.event import ChangeEvent
-from penstock.kinesis.outcome import Accepted, Answered, Failed, Result, classify_error
-from penstock.kinesis.transport import HttpAnswer, open_transport
+from penstock.kinesis.aws_session import Endpoints, ca_bundle_of, one_line, open_session
+from penstock.kinesis.credentials import CredentialKeeper
+from penstock.kinesis.outcome import (
+    STREAM_FAULT_CODES,
+    Accepted,
+    Answered,
+    Failed,
+    Refused,
+    Result,
+    Unsent,
+    classify_error,
+)
+from penstock.kinesis.transport import HttpAnswer, Transport, open_transport
 
 _JSON: Final = "application/x-amz-json-1.1"
 _b64 = binascii.b2a_base64
@@ -49,18 +57,24 @@ class _ErrorAnswer(msgspec.Struct, gc=False):
     Message: str = ""
 
 
+class _SummaryAnswer(msgspec.Struct, gc=False):
+    StreamDescriptionSummary: dict[str, Any] = {}
+
+
+_decode_summary = msgspec.json.Decoder(_SummaryAnswer).decode
 _decode_answer = msgspec.json.Decoder(_PutRecordsAnswer).decode
 _decode_error = msgspec.json.Decoder(_ErrorAnswer).decode
-
-
-_NO_CREDENTIALS: Final = Failed("NoCredentials", "no AWS credentials were found", stream_fault=True)
 
 
 class RecordSink(Protocol):
     """Where batches go: blocking calls, made from worker threads."""
 
-    def put_records(self, events: Sequence[ChangeEvent]) -> Result:
-        """Send the events in one request; never raises for what the network or the service does."""
+    def put_records(self, events: Sequence[ChangeEvent], may_send: Callable[[], bool]) -> Result:
+        """Send the events in one request; never raises for what the network or the service does.
+
+        `may_send` is asked once all is ready, directly before the request leaves; if it says no, nothing is
+        sent and the result is Unsent.
+        """
 
     def probe(self) -> Failed | None:
         """Ask whether the destination answers at all; None if it does."""
@@ -70,7 +84,7 @@ class RecordSink(Protocol):
 
 
 class KinesisClient:
-    """One stream, seen through PutRecords."""
+    """One stream, seen through PutRecords and DescribeStreamSummary."""
 
     def __init__(
         self,
@@ -80,77 +94,87 @@ class KinesisClient:
         endpoint_url: str | None,
         connect_timeout_s: float,
         read_timeout_s: float,
-        max_connections: int,
     ) -> None:
-        session = botocore.session.get_session()
-        # `retries` off: a retry that we don't know of would break the order per key.
-        config = Config(
-            connect_timeout=connect_timeout_s,
-            read_timeout=read_timeout_s,
-            retries={"total_max_attempts": 1},
-        )
-        self._api: Any = session.create_client(
-            "kinesis", region_name=region, endpoint_url=endpoint_url, config=config
-        )
-        self._session = session
+        """SettingsError if the AWS configuration is no good. Credentials are looked for from now on."""
+        session = open_session()
+        named = {"StreamName": stream}
+        endpoints = Endpoints(session, region=region, endpoint_url=endpoint_url, stream=named)
+        ca_bundle = ca_bundle_of(session)
+
+        def transport(url: str) -> Transport:
+            return open_transport(
+                url,
+                connect_timeout_s=connect_timeout_s,
+                read_timeout_s=read_timeout_s,
+                ca_bundle=ca_bundle,
+            )
+
+        self._put = _Operation("PutRecords", transport(endpoints.put))
+        self._describe = _Operation("DescribeStreamSummary", transport(endpoints.describe))
         self._region = region
-        self._stream = stream
-        self._url: str = self._api.meta.endpoint_url.rstrip("/") + "/"
-        self._head = b'{"StreamName":' + _encode_text(stream) + b',"Records":['
-        self._transport = open_transport(
-            self._url,
-            connect_timeout_s=connect_timeout_s,
-            read_timeout_s=read_timeout_s,
-            ca_bundle=session.get_config_variable("ca_bundle"),
-            max_connections=max_connections,
-        )
+        self._first_wait_s = connect_timeout_s + read_timeout_s
+        self._named = _encode_text(named)
+        self._credentials = CredentialKeeper(open_session)
 
     @property
     def endpoint_url(self) -> str:
-        """Where requests go."""
-        return self._url
+        """Where records go."""
+        return self._put.transport.url
 
-    def put_records(self, events: Sequence[ChangeEvent]) -> Result:
+    def put_records(
+        self, events: Sequence[ChangeEvent], may_send: Callable[[], bool] = lambda: True
+    ) -> Result:
         """Send the events in one request."""
-        body = self._body(events)
-        try:
-            request = self._signed(body)
-        except NoCredentialsError:
-            return _NO_CREDENTIALS
-        except (BotoCoreError, ClientError, RuntimeError) as error:
-            # A refresh that failed: the metadata service or STS, whose RuntimeError says that what it gave
-            # has expired.
-            return Failed("CredentialsRefresh", _brief(error), stream_fault=True)
-        try:
-            answer = self._transport.send(request)
-        except (HTTPClientError, HTTPException, OSError) as error:
-            return Failed(type(error).__name__, _brief(error), stream_fault=False)
+        answer = self._call(self._put, self._body(events), may_send)
+        if not isinstance(answer, HttpAnswer):
+            return answer
         if answer.status == HTTPStatus.OK:
             return _read_answer(answer.body, len(events))
         return _read_error(answer)
 
-    def probe(self) -> Failed | None:
+    def describe(self) -> Mapping[str, Any] | Failed:
         """DescribeStreamSummary: cheap, and writes nothing."""
-        try:
-            self._api.describe_stream_summary(StreamName=self._stream)
-        except ClientError as error:
-            code = error.response.get("Error", {}).get("Code", "Unknown")
-            result = classify_error(code, _brief(error))
-            if code.startswith("AccessDenied") and error.operation_name == "DescribeStreamSummary":
-                # A role that may only put is well set up: the service answered, that is enough. (STS, which
-                # gives the credentials, could deny access too.)
-                return None
-            return result if isinstance(result, Failed) else None
-        except NoCredentialsError:
-            return _NO_CREDENTIALS
-        except (BotoCoreError, RuntimeError) as error:
-            return Failed(type(error).__name__, _brief(error), stream_fault=False)
-        return None
+        answer = self._call(self._describe, self._named)
+        if not isinstance(answer, HttpAnswer):
+            assert isinstance(answer, Failed), "nobody forbade it"
+            return answer
+        if answer.status == HTTPStatus.OK:
+            return _read_summary(answer.body)
+        code, message, *_ = _read_error(answer)
+        return Failed(code, message, stream_fault=code in STREAM_FAULT_CODES)
+
+    def probe(self) -> Failed | None:
+        """Whether the stream is there."""
+        summary = self.describe()
+        if not isinstance(summary, Failed) or summary.code.startswith("AccessDenied"):
+            # A role that may only put is well set up: the service answered, that is enough.
+            return None
+        return summary
 
     def close(self) -> None:
-        """Close idle connections."""
-        self._transport.close()
-        self._api.close()
+        """Close idle connections, and look for credentials no more."""
+        self._credentials.close()
+        self._put.transport.close()
+        self._describe.transport.close()
+
+    def _call(
+        self, operation: _Operation, body: bytes, may_send: Callable[[], bool] = lambda: True
+    ) -> HttpAnswer | Failed | Unsent:
+        """One request: credentials, signature, connection, and at the very last the question `may_send`."""
+        credentials = self._credentials.take(first_wait_s=self._first_wait_s)
+        if isinstance(credentials, Failed):
+            return credentials
+        request = AWSRequest(
+            method="POST",
+            url=operation.transport.url,
+            data=body,
+            headers={"Content-Type": _JSON, "X-Amz-Target": f"Kinesis_20131202.{operation.name}"},
+        )
+        SigV4Auth(credentials, "kinesis", self._region).add_auth(request)
+        try:
+            return operation.transport.send(request, may_send=may_send) or Unsent()
+        except (HTTPException, OSError) as error:
+            return Failed(type(error).__name__, one_line(error), stream_fault=False)
 
     def _body(self, events: Sequence[ChangeEvent]) -> bytes:
         records = [
@@ -158,21 +182,12 @@ class KinesisClient:
             % (_b64(event.payload, newline=False), _encode_text(event.partition_key))
             for event in events
         ]
-        return b"%b%b]}" % (self._head, b",".join(records))
+        return b'%b,"Records":[%b]}' % (self._named[:-1], b",".join(records))
 
-    def _signed(self, body: bytes) -> AWSRequest:
-        # Asked each time: botocore caches what it found and refreshes it, and looks again if it found none.
-        credentials = self._session.get_credentials()
-        if credentials is None:
-            raise NoCredentialsError
-        request = AWSRequest(
-            method="POST",
-            url=self._url,
-            data=body,
-            headers={"Content-Type": _JSON, "X-Amz-Target": "Kinesis_20131202.PutRecords"},
-        )
-        SigV4Auth(credentials.get_frozen_credentials(), "kinesis", self._region).add_auth(request)
-        return request
+
+class _Operation(NamedTuple):
+    name: str
+    transport: Transport
 
 
 def _read_answer(content: bytes, sent: int) -> Result:
@@ -192,7 +207,7 @@ def _read_answer(content: bytes, sent: int) -> Result:
     return Answered(codes) if any(codes) else Accepted()
 
 
-def _read_error(answer: HttpAnswer) -> Result:
+def _read_error(answer: HttpAnswer) -> Refused | Failed:
     error = _ErrorAnswer()
     with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
         error = _decode_error(answer.body)
@@ -201,5 +216,12 @@ def _read_error(answer: HttpAnswer) -> Result:
     return classify_error(code, error.message or error.Message or f"HTTP status {answer.status}")
 
 
-def _brief(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300]
+def _read_summary(content: bytes) -> Mapping[str, Any] | Failed:
+    try:
+        return _decode_summary(content).StreamDescriptionSummary
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return Failed(
+            "UnreadableAnswer",
+            "the answer to DescribeStreamSummary isn't what Kinesis documents",
+            stream_fault=False,
+        )

@@ -46,7 +46,11 @@ class Failed(NamedTuple):
     """True if no retry can help until somebody mends the stream or our right to it."""
 
 
-Result = Accepted | Answered | Refused | Failed
+class Unsent(NamedTuple):
+    """Nothing left this process: when all was ready, it was no longer allowed."""
+
+
+Result = Accepted | Answered | Refused | Failed | Unsent
 
 RECORD_FAULT_CODES = frozenset(
     {

@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import botocore.session
-from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
-
 from penstock.finding import Finding
+from penstock.kinesis.client import KinesisClient
+from penstock.kinesis.credentials import NO_CREDENTIALS
+from penstock.kinesis.outcome import Failed
 from penstock.settings import KinesisSettings
 
 ANSWER_S: Final = 5.0
@@ -22,29 +21,41 @@ _USABLE: Final = frozenset({"ACTIVE", "UPDATING"})
 
 
 def check_stream(settings: KinesisSettings) -> Finding:
-    """Ask for the stream's summary; blocks for a few seconds at most."""
+    """Ask for the stream's summary, as a capture would; blocks for some seconds at most.
+
+    SettingsError if the AWS configuration is no good.
+    """
+    client = KinesisClient(
+        stream=settings.stream,
+        region=settings.region,
+        endpoint_url=settings.endpoint_url,
+        connect_timeout_s=ANSWER_S,
+        read_timeout_s=ANSWER_S,
+    )
     try:
-        summary = _describe(settings)
-    except ClientError as error:
-        details = error.response.get("Error", {})
-        return judge_refusal(settings, details.get("Code", "Unknown"), details.get("Message", ""))
-    except NoCredentialsError:
-        return Finding.fail(
-            "stream",
-            "no AWS credentials were found",
-            "give this process a role (IRSA, an instance profile) or AWS_ACCESS_KEY_ID and its secret",
-        )
-    except BotoCoreError as error:
-        return Finding.fail(
-            "stream",
-            f"Kinesis can't be asked: {_brief(str(error))}",
-            "check AWS_REGION, AWS_ENDPOINT_URL_KINESIS and the way out to the network",
-        )
+        summary = client.describe()
+    finally:
+        client.close()
+    if isinstance(summary, Failed):
+        return judge_refusal(settings, summary)
     return judge_stream(settings, summary)
 
 
-def judge_refusal(settings: KinesisSettings, code: str, message: str) -> Finding:
+def judge_refusal(settings: KinesisSettings, failed: Failed) -> Finding:
     """What an error of DescribeStreamSummary means."""
+    code = failed.code
+    if code == NO_CREDENTIALS.code:
+        return Finding.fail(
+            "stream",
+            failed.message,
+            "give this process a role (IRSA, an instance profile) or AWS_ACCESS_KEY_ID and its secret",
+        )
+    if code.startswith("Credentials"):
+        return Finding.fail(
+            "stream",
+            f"no AWS credentials can be had: {failed.message}",
+            "mend what gives them out: the role, its token file, the profile, or the way to STS",
+        )
     if code.startswith("AccessDenied"):
         return Finding.warn(
             "stream",
@@ -59,7 +70,13 @@ def judge_refusal(settings: KinesisSettings, code: str, message: str) -> Finding
             f"aws kinesis create-stream --stream-name {settings.stream} --region {settings.region},"
             " or correct KINESIS_STREAM and AWS_REGION",
         )
-    return Finding.fail("stream", f"{code}: {_brief(message)}", "mend the credentials or the stream")
+    if failed.stream_fault:
+        return Finding.fail("stream", f"{code}: {failed.message}", "mend the credentials or the stream")
+    return Finding.fail(
+        "stream",
+        f"Kinesis can't be asked: {code}: {failed.message}",
+        "check AWS_REGION, AWS_ENDPOINT_URL_KINESIS and the way out to the network",
+    )
 
 
 def judge_stream(settings: KinesisSettings, summary: Mapping[str, Any]) -> Finding:
@@ -99,20 +116,3 @@ def check_quarantine(directory: Path) -> Finding:
     if existing != directory:
         return Finding.ok("quarantine", f"{directory} does not exist", "it is made when it is first needed")
     return Finding.ok("quarantine", f"{directory} is writable")
-
-
-def _describe(settings: KinesisSettings) -> Mapping[str, Any]:
-    config = Config(connect_timeout=ANSWER_S, read_timeout=ANSWER_S, retries={"total_max_attempts": 1})
-    client = botocore.session.get_session().create_client(
-        "kinesis", region_name=settings.region, endpoint_url=settings.endpoint_url, config=config
-    )
-    try:
-        answer: Mapping[str, Any] = client.describe_stream_summary(StreamName=settings.stream)
-    finally:
-        client.close()
-    summary: Mapping[str, Any] = answer["StreamDescriptionSummary"]
-    return summary
-
-
-def _brief(text: str) -> str:
-    return " ".join(text.split())[:300]

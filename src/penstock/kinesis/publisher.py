@@ -16,7 +16,8 @@ from penstock.capture.queue import InflightEventQueue
 from penstock.clock import awake_or_asleep
 from penstock.errors import LineStale, SinkOutage
 from penstock.kinesis.client import RecordSink
-from penstock.kinesis.outcome import Accepted, Answered, Failed, Refused, Result, judge
+from penstock.kinesis.gate import Flight, SendGate
+from penstock.kinesis.outcome import Accepted, Answered, Failed, Refused, Result, Unsent, judge
 from penstock.kinesis.plan import PublishPlan, Request, Settled
 from penstock.kinesis.undeliverable import REFUSED, UndeliverablePolicy
 from penstock.ops.health import Fault, Health
@@ -58,6 +59,7 @@ class KinesisPublisher:
         self._sink = sink
         self._undeliverable = undeliverable
         self._freshness = freshness
+        self._gate = SendGate(freshness)
         self._health = health
         self._metrics = metrics
         self._outage_limit_s = outage_limit_s
@@ -66,7 +68,7 @@ class KinesisPublisher:
         self._drained = asyncio.Event()
         self._looked = asyncio.Event()
         self._probe = LoopProbe(is_busy=lambda: plan.is_active, note=metrics.loop_late.observe)
-        self._requests: set[asyncio.Future[Result]] = set()
+        self._flights: dict[asyncio.Future[Result], Flight] = {}
         self._failure: BaseException | None = None
         self._finishing = False
         """No request may begin any more."""
@@ -115,23 +117,28 @@ class KinesisPublisher:
             await self._looked.wait()
 
     async def finish(self, *, until: float) -> None:
-        """Begin no more requests, and wait for those under way; what they achieve counts."""
+        """Let no more requests leave, and wait for those that have; what they achieve counts."""
         self._finishing = True
-        if self._requests:
-            await asyncio.wait(self._requests, timeout=max(0.0, until - time.monotonic()))
+        self._gate.close()
+        await self._answered(until)
 
     async def close(self, *, until: float | None = None) -> None:
-        """Wait for requests under way; their time-outs bound it, and `until`.
+        """Wait for requests that have left; their time-out bounds it, and `until`.
 
-        A later leadership must not overlap them. What they achieve counts no more.
+        A later leadership must not meet them. A request that has not left by now, whatever holds it up, never
+        will. What they achieve counts no more.
         """
         self._queue.set_wakeup(None)
         self._failure = asyncio.CancelledError()
         self._probe.stop()
-        if self._requests:
-            left_s = None if until is None else max(0.0, until - time.monotonic())
-            await asyncio.wait(self._requests, timeout=left_s)
+        self._gate.close()
+        await self._answered(until)
         self._threads.dismiss()
+
+    async def _answered(self, until: float | None) -> None:
+        if gone := self._gone():
+            left_s = None if until is None else max(0.0, until - time.monotonic())
+            await asyncio.wait(gone, timeout=left_s)
 
     def _refill(self, now: float) -> None:
         """What the plan holds is bounded like the queue; a full plan leaves events in the queue."""
@@ -145,22 +152,23 @@ class KinesisPublisher:
     def _dispatch(self, request: Request, now: float) -> None:
         if request.attempt == 0:
             self._metrics.batch_wait_seconds.observe(now - request.events[0].received_at)
-        future = self._threads.submit(self._send, request)
-        self._requests.add(future)
+        flight = Flight(self._gate)
+        future = self._threads.submit(self._send, request, flight)
+        self._flights[future] = flight
         future.add_done_callback(lambda done: self._finish(request, done))
 
-    def _send(self, request: Request) -> Result:
+    def _send(self, request: Request, flight: Flight) -> Result:
         started = time.monotonic()
-        # Asked here and not before the hand-over to the thread: as late as possible.
-        now = awake_or_asleep()
-        if not self._freshness.is_fresh(now):
-            raise LineStale(f"no sign of leadership for {self._freshness.age_s(now):.1f} s")
-        result = self._sink.put_records(request.events)
+        result = self._sink.put_records(request.events, flight.may_leave)
         self._metrics.put_records_seconds.observe(time.monotonic() - started)
         return result
 
+    def _gone(self) -> list[asyncio.Future[Result]]:
+        """Requests that have left and are not answered."""
+        return [future for future, flight in self._flights.items() if flight.has_left]
+
     def _finish(self, request: Request, done: asyncio.Future[Result]) -> None:
-        self._requests.discard(done)
+        del self._flights[done]
         if self._failure is not None or done.cancelled():
             return
         try:
@@ -181,6 +189,11 @@ class KinesisPublisher:
                 self._say("records_failed", request, next(filter(None, codes)), "", now)
             case Refused(code, message):
                 self._refused(request, code, message, now)
+            case Unsent():
+                self._plan.fail(request, now)
+                age_s = self._freshness.age_s(awake_or_asleep())
+                if not self._freshness.is_fresh(awake_or_asleep()):
+                    raise LineStale(f"no sign of leadership for {age_s:.1f} s")
             case Failed(code, message, stream_fault):
                 self._plan.fail(request, now)
                 self._metrics.request_errors.labels(code).inc()
@@ -239,15 +252,17 @@ class KinesisPublisher:
             callback()
 
     def _is_outage(self, now: float) -> bool:
-        """Whether nothing was accepted for too long; raises once no request is under way any more.
+        """Whether nothing was accepted for too long; raises once no request that has left is unanswered.
 
         The lock is given up only then: a request that is carried out late must not meet another leader's.
         """
         if not self._plan.is_active:
             self._progress_at = now
         if now - self._progress_at < self._outage_limit_s:
+            self._gate.open()
             return False
-        if not self._requests:
+        self._gate.close()
+        if not self._gone():
             raise SinkOutage(
                 f"Kinesis accepted nothing for {now - self._progress_at:.0f} s;"
                 " the slot is given up until it answers"

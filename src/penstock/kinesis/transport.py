@@ -1,19 +1,29 @@
-"""HTTP for signed requests: kept-alive connections, no retries, no redirects."""
+"""HTTP for signed requests: kept-alive connections, direct or through a proxy; no retries, no redirects."""
 
 from __future__ import annotations
 
+import base64
 import http.client
 import select
 import socket
 import ssl
 import time
 from collections import deque
-from typing import NamedTuple, Protocol
-from urllib.parse import urlsplit
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeAlias
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from botocore.awsrequest import AWSRequest
-from botocore.httpsession import URLLib3Session, get_cert_path
+from botocore.httpsession import get_cert_path
 from botocore.utils import get_environ_proxies
+from urllib3.util.ssltransport import SSLTransport
+
+from penstock.kinesis.timed_socket import TimedSocket, remaining
+
+_LONGEST_HEAD: Final = 65536
+
+_Connection: TypeAlias = Any
+"""An http.client.HTTPConnection whose socket is a TimedSocket."""
 
 
 class HttpAnswer(NamedTuple):
@@ -25,70 +35,70 @@ class HttpAnswer(NamedTuple):
     body: bytes
 
 
-class Transport(Protocol):
-    """Sends one request and returns its answer; blocking, used from several threads."""
-
-    def send(self, request: AWSRequest) -> HttpAnswer:
-        """Raises OSError, HTTPException or botocore's HTTPClientError if there is no answer."""
-
-    def close(self) -> None:
-        """Close idle connections."""
-
-
 def open_transport(
-    url: str, *, connect_timeout_s: float, read_timeout_s: float, ca_bundle: str | None, max_connections: int
+    url: str, *, connect_timeout_s: float, read_timeout_s: float, ca_bundle: str | None
 ) -> Transport:
     """The transport for an endpoint: direct, or through the proxy that the environment names."""
-    proxies = get_environ_proxies(url)
-    if proxies:
-        return _ProxiedTransport(
-            URLLib3Session(
-                timeout=(connect_timeout_s, read_timeout_s),
-                max_pool_connections=max_connections,
-                verify=ca_bundle or True,
-                proxies=proxies,
-            )
-        )
-    return DirectTransport(
-        url, connect_timeout_s=connect_timeout_s, read_timeout_s=read_timeout_s, ca_bundle=ca_bundle
+    proxy: str | None = get_environ_proxies(url).get(urlsplit(url).scheme)
+    return Transport(
+        url,
+        connect_timeout_s=connect_timeout_s,
+        read_timeout_s=read_timeout_s,
+        ca_bundle=ca_bundle,
+        proxy=proxy,
     )
 
 
-class DirectTransport:
+class Transport:
     """http.client on a pool of connections: a third of the CPU that botocore's own session takes.
 
-    One deadline covers a request from the first look at the resolver to the last byte of the answer: a
-    socket's own time-out would start anew with each byte of a trickling answer.
+    Blocking, and used from several threads. Two deadlines: one until the connection is up (the resolver, TCP,
+    a proxy's tunnel, TLS), one from the request's first byte to the last byte of the answer. (The resolver
+    itself knows no time-out.)
     """
 
     def __init__(
-        self, url: str, *, connect_timeout_s: float, read_timeout_s: float, ca_bundle: str | None = None
+        self,
+        url: str,
+        *,
+        connect_timeout_s: float,
+        read_timeout_s: float,
+        ca_bundle: str | None = None,
+        proxy: str | None = None,
     ) -> None:
         parts = urlsplit(url)
         assert parts.hostname is not None, "an endpoint has a host"
+        self.url = url
         self._host = parts.hostname
-        self._port = parts.port or (443 if parts.scheme == "https" else 80)
-        self._path = parts.path or "/"
+        self._port = _port(parts)
+        self._proxy = None if proxy is None else urlsplit(proxy if "://" in proxy else f"http://{proxy}")
         self._connect_timeout_s = connect_timeout_s
         self._read_timeout_s = read_timeout_s
-        self._tls = (
-            ssl.create_default_context(cafile=get_cert_path(ca_bundle or True))
-            if parts.scheme == "https"
-            else None
-        )
-        self._idle: deque[http.client.HTTPConnection] = deque()
+        self._certificates = get_cert_path(ca_bundle or True)
+        self._tls = self._tls_context() if parts.scheme == "https" else None
+        # A proxy that sees the request has to be told whom it is for; through a tunnel it sees nothing.
+        by_proxy = self._proxy is not None and self._tls is None
+        self._target = url if by_proxy else parts.path or "/"
+        self._headers = self._proxy_headers() if by_proxy else {}
+        self._idle: deque[_Connection] = deque()
 
-    def send(self, request: AWSRequest) -> HttpAnswer:
-        """Send on an idle connection that is still alive, or on a new one."""
+    def send(self, request: AWSRequest, *, may_send: Callable[[], bool] = lambda: True) -> HttpAnswer | None:
+        """Send on an idle connection that is still alive, or on a new one.
+
+        `may_send` is asked when the connection is up, directly before the request's first byte leaves. If it
+        says no, nothing is sent, and the answer is None. Raises OSError or HTTPException if no answer comes.
+        """
         connection = self._take() or self._connect(time.monotonic() + self._connect_timeout_s)
-        deadline = time.monotonic() + self._read_timeout_s
+        headers = {**dict(request.headers.items()), **self._headers}
+        if not may_send():
+            self._idle.append(connection)
+            return None
+        connection.sock.deadline = time.monotonic() + self._read_timeout_s
         try:
-            connection.sock.settimeout(_remaining(deadline))
-            connection.request(request.method, self._path, request.data, dict(request.headers.items()))
-            connection.sock.settimeout(_remaining(deadline))
+            connection.request(request.method, self._target, request.data, headers)
             response = connection.getresponse()
             error_type = response.headers.get("x-amzn-ErrorType", "")
-            answer = HttpAnswer(response.status, error_type, _read_body(connection, response, deadline))
+            answer = HttpAnswer(response.status, error_type, response.read())
         except BaseException:
             connection.close()
             raise
@@ -103,7 +113,7 @@ class DirectTransport:
         while self._idle:
             self._idle.pop().close()
 
-    def _take(self) -> http.client.HTTPConnection | None:
+    def _take(self) -> _Connection | None:
         while True:
             try:
                 connection = self._idle.pop()
@@ -114,77 +124,90 @@ class DirectTransport:
             # An idle connection with something to read was closed by the other side.
             connection.close()
 
-    def _connect(self, deadline: float) -> http.client.HTTPConnection:
+    def _connect(self, deadline: float) -> _Connection:
         # The class decides whether the Host header names the port, and the Host header is signed.
-        connection = (
+        connection: _Connection = (
             http.client.HTTPConnection(self._host, self._port)
             if self._tls is None
             else http.client.HTTPSConnection(self._host, self._port, context=self._tls)
         )
-        connection.sock = self._dial(deadline)
+        connection.sock = TimedSocket(self._reach(deadline))
         return connection
 
-    def _dial(self, deadline: float) -> socket.socket:
-        """A connected socket to the first of the host's addresses that answers."""
-        failure: OSError = TimeoutError("the host has no address")
-        for family, kind, protocol, _, address in socket.getaddrinfo(
-            self._host, self._port, type=socket.SOCK_STREAM
-        ):
-            plain = socket.socket(family, kind, protocol)
-            try:
-                plain.settimeout(_remaining(deadline))
-                plain.connect(address)
-                plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                return (
-                    plain if self._tls is None else self._tls.wrap_socket(plain, server_hostname=self._host)
-                )
-            except OSError as error:
-                plain.close()
-                failure = error
-        raise failure
+    def _reach(self, deadline: float) -> socket.socket:
+        """A socket at whose other end the endpoint is, or the proxy that speaks for it."""
+        if self._proxy is None:
+            return _dial(self._host, self._port, deadline, self._tls)
+        assert self._proxy.hostname is not None, "a proxy has a host"
+        to_proxy = self._tls_context() if self._proxy.scheme == "https" else None
+        plain = _dial(self._proxy.hostname, _port(self._proxy), deadline, to_proxy)
+        if self._tls is None:
+            return plain
+        try:
+            self._tunnel(plain, deadline)
+            plain.settimeout(remaining(deadline))
+            if to_proxy is None:
+                return self._tls.wrap_socket(plain, server_hostname=self._host)
+            inner: Any = SSLTransport(plain, self._tls, server_hostname=self._host)
+        except BaseException:
+            plain.close()
+            raise
+        twice_wrapped: socket.socket = inner
+        return twice_wrapped
+
+    def _tunnel(self, plain: socket.socket, deadline: float) -> None:
+        """Ask the proxy for a tunnel to the endpoint."""
+        place = f"{self._host}:{self._port}"
+        headers = {"Host": place, **self._proxy_headers()}
+        lines = [f"CONNECT {place} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+        plain.settimeout(remaining(deadline))
+        plain.sendall("\r\n".join([*lines, "", ""]).encode("latin-1"))
+        head = b""
+        while not head.endswith(b"\r\n\r\n"):
+            plain.settimeout(remaining(deadline))
+            # Byte by byte: what follows the head belongs to the endpoint.
+            byte = plain.recv(1)
+            head += byte
+            if not byte or len(head) > _LONGEST_HEAD:
+                raise http.client.HTTPException("the proxy answered CONNECT with something else than HTTP")
+        status = head.split(b"\r\n", 1)[0].split(b" ", 2)
+        if len(status) < 2 or status[1] != b"200":
+            said = b" ".join(status[1:]).decode("latin-1")[:100]
+            raise http.client.HTTPException(f"the proxy refuses a tunnel to {place}: {said}")
+
+    def _proxy_headers(self) -> dict[str, str]:
+        assert self._proxy is not None
+        if not self._proxy.username:
+            return {}
+        pair = f"{unquote(self._proxy.username)}:{unquote(self._proxy.password or '')}"
+        return {"Proxy-Authorization": "Basic " + base64.b64encode(pair.encode()).decode()}
+
+    def _tls_context(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=self._certificates)
 
 
-class _ProxiedTransport:
-    def __init__(self, session: URLLib3Session) -> None:
-        self._session = session
-
-    def send(self, request: AWSRequest) -> HttpAnswer:
-        response = self._session.send(request.prepare())
-        return HttpAnswer(
-            response.status_code, response.headers.get("x-amzn-ErrorType", ""), response.content
-        )
-
-    def close(self) -> None:
-        self._session.close()
+def _port(parts: SplitResult) -> int:
+    return parts.port or (443 if parts.scheme == "https" else 80)
 
 
-def _read_body(
-    connection: http.client.HTTPConnection, response: http.client.HTTPResponse, deadline: float
-) -> bytes:
-    parts = []
-    while response.length != 0 and not response.isclosed():
-        # A connection that ends with its answer has no socket any more; only the response holds it.
-        if connection.sock is not None:
-            connection.sock.settimeout(_remaining(deadline))
-        part = response.read1()
-        if not part:
-            break
-        parts.append(part)
-    if response.length:
-        raise http.client.IncompleteRead(b"".join(parts), response.length)
-    response.close()
-    return b"".join(parts)
+def _dial(host: str, port: int, deadline: float, tls: ssl.SSLContext | None) -> socket.socket:
+    """A connected socket to the first of the host's addresses that answers."""
+    failure: OSError = TimeoutError("the host has no address")
+    for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        plain = socket.socket(family, kind, protocol)
+        try:
+            plain.settimeout(remaining(deadline))
+            plain.connect(address)
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            plain.settimeout(remaining(deadline))
+            return plain if tls is None else tls.wrap_socket(plain, server_hostname=host)
+        except OSError as error:
+            plain.close()
+            failure = error
+    raise failure
 
 
-def _remaining(deadline: float) -> float:
-    """Seconds left, for a socket's time-out; TimeoutError if there are none."""
-    left = deadline - time.monotonic()
-    if left <= 0:
-        raise TimeoutError("the request's deadline has passed")
-    return left
-
-
-def _readable(connection: http.client.HTTPConnection) -> bool:
+def _readable(connection: _Connection) -> bool:
     poll = select.poll()
     poll.register(connection.sock, select.POLLIN)
     return bool(poll.poll(0))
