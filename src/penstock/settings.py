@@ -11,13 +11,14 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, DotEnvSettingsSource
 
 from penstock.errors import PenstockError
+from penstock.postgres.timings import Timings
 from penstock.postgres.wal2json import replication_options
 from penstock.setting_rules import (
     directory_of,
@@ -36,6 +37,8 @@ MIB = 1024 * 1024
 KINESIS_REQUEST_LIMIT_BYTES = 10 * MIB
 DOTENV = Path(".env")
 SHAPES_SLOT = "penstock_shapes"
+MOST_OF_TIMEOUT = 0.95
+"""How much of LEADER_TIMEOUT_S a sign of leadership and a request may take together."""
 
 Flag = Annotated[bool, flag()]
 Count = Annotated[int, whole_number(1)]
@@ -48,8 +51,13 @@ HttpUrl = Annotated[str, http_url()]
 DirectoryUrl = Annotated[str, directory_url()]
 SlotName = Annotated[str, matching(r"[a-z0-9_]{1,63}", "must be a slot name: 1 to 63 of a-z, 0-9 and _")]
 Region = Annotated[str, matching(r"[a-z0-9][a-z0-9-]{0,62}", "must be an AWS region, such as eu-west-1")]
-StreamName = Annotated[
-    str, matching(r"[a-zA-Z0-9_.-]{1,128}", "must be a stream name: 1 to 128 of a-z, A-Z, 0-9, _, . and -")
+STREAM_ARN = re.compile(r"arn:aws[a-z-]*:kinesis:([a-z0-9-]+):[0-9]{12}:stream/([a-zA-Z0-9_.-]{1,128})")
+Stream = Annotated[
+    str,
+    matching(
+        rf"[a-zA-Z0-9_.-]{{1,128}}|{STREAM_ARN.pattern}",
+        "must be a stream name (1 to 128 of a-z, A-Z, 0-9, _, . and -) or a stream's ARN",
+    ),
 ]
 OutputPlugin = Annotated[Literal["wal2json"], one_of("wal2json", why=", the only supported plugin")]
 KeyMode = Annotated[Literal["primary_key", "fallback"], one_of("primary_key", "fallback")]
@@ -119,11 +127,21 @@ class Wal2jsonSettings(_Group):
         )
 
 
+class RequestTimeouts(NamedTuple):
+    """What bounds a request to Kinesis."""
+
+    connect_s: float
+    """Until the connection is up."""
+    read_s: float
+    """From the request's first byte to the answer's last."""
+
+
 class KinesisSettings(_Group):
     """The stream and the size of what is sent to it."""
 
     region: Region = Field(validation_alias="AWS_REGION")
-    stream: StreamName = Field(validation_alias="KINESIS_STREAM")
+    stream: Stream = Field(validation_alias="KINESIS_STREAM")
+    """A name, or an ARN: of a stream in another account, above all."""
     endpoint_url: HttpUrl | None = Field(default=None, validation_alias="AWS_ENDPOINT_URL_KINESIS")
     """None: botocore finds the region's own endpoint."""
     batch_max_records: Annotated[int, whole_number(1, 500)] = Field(
@@ -134,6 +152,29 @@ class KinesisSettings(_Group):
         default=10, validation_alias="KINESIS_BATCH_MAX_DELAY_MS"
     )
     max_record_bytes: RequestBytes = Field(default=MIB, validation_alias="KINESIS_MAX_RECORD_BYTES")
+    max_requests: Annotated[int, whole_number(1, 100)] = Field(
+        default=4, validation_alias="KINESIS_MAX_REQUESTS"
+    )
+    """PutRecords requests under way at once."""
+    connect_timeout_s: Duration | None = Field(default=None, validation_alias="KINESIS_CONNECT_TIMEOUT_S")
+    """None: a share of LEADER_TIMEOUT_S, as with the next."""
+    read_timeout_s: Duration | None = Field(default=None, validation_alias="KINESIS_READ_TIMEOUT_S")
+
+    @model_validator(mode="after")
+    def _stream_is_in_the_region(self) -> Self:
+        arn = STREAM_ARN.fullmatch(self.stream)
+        if arn is not None and arn[1] != self.region:
+            raise ValueError(
+                f"KINESIS_STREAM={self.stream!r}: is in {arn[1]}, and AWS_REGION is {self.region!r};"
+                " both must name the same region"
+            )
+        return self
+
+    @property
+    def stream_name(self) -> str:
+        """The stream's name alone."""
+        arn = STREAM_ARN.fullmatch(self.stream)
+        return self.stream if arn is None else arn[2]
 
 
 class PartitionKeySettings(_Group):
@@ -262,6 +303,35 @@ class CaptureSettings(_Group):
                 "WAL2JSON_INCLUDE_PK='false': must be true while PARTITION_KEY_MODE is primary_key"
             )
         return self
+
+    @model_validator(mode="after")
+    def _requests_end_before_leadership(self) -> Self:
+        """A request that left while the line was fresh must be over before another can lead."""
+        timings = Timings.of(self.leader.timeout_s)
+        longest_s = MOST_OF_TIMEOUT * timings.timeout_s - timings.freshness_s
+        if self.request_timeouts.read_s > longest_s:
+            raise ValueError(
+                f"KINESIS_READ_TIMEOUT_S='{self.request_timeouts.read_s:g}': must be at most {longest_s:g}:"
+                f" with the {timings.freshness_s:g} s for which a sign of leadership counts it has to fit"
+                f" into {MOST_OF_TIMEOUT:.0%} of LEADER_TIMEOUT_S, {timings.timeout_s:g} s."
+                " Fix: raise that too"
+            )
+        if self.request_timeouts.connect_s > timings.timeout_s:
+            raise ValueError(
+                f"KINESIS_CONNECT_TIMEOUT_S='{self.request_timeouts.connect_s:g}': must be at most"
+                f" LEADER_TIMEOUT_S, {timings.timeout_s:g}"
+            )
+        return self
+
+    @property
+    def request_timeouts(self) -> RequestTimeouts:
+        """What bounds a request to Kinesis."""
+        timings = Timings.of(self.leader.timeout_s)
+        connect_s, read_s = self.kinesis.connect_timeout_s, self.kinesis.read_timeout_s
+        return RequestTimeouts(
+            timings.connect_s if connect_s is None else connect_s,
+            timings.answer_s if read_s is None else read_s,
+        )
 
     def warnings(self) -> list[str]:
         """A sentence for each value that is legal and doubtful."""

@@ -11,9 +11,9 @@ from contextlib import ExitStack, contextmanager
 import psycopg
 import pytest
 
-from penstock.capture.pipeline import MAX_REQUESTS
 from penstock.local.kinesis import LocalKinesis
 from penstock.local.postgres import PrivatePostgres
+from penstock.settings import KinesisSettings
 from tests.faults.stream_checks import (
     assert_last_occurrences_in_order,
     assert_nothing_missing,
@@ -187,7 +187,7 @@ def test_a_leader_frozen_in_mid_publishing_loses_nothing(site: CaptureSite, faul
             leader.cont()
             wait_for_phase(leader, "standby")
         assert_stream_is_right(site, writers, in_order=False)
-        assert fault_proxy.log.arrived - sent <= MAX_REQUESTS
+        assert fault_proxy.log.arrived - sent <= KinesisSettings.model_fields["max_requests"].default
 
 
 @pytest.mark.usefixtures("one_consumer")

@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from penstock.kinesis.undeliverable import REFUSAL_PATIENCE_S
 from tests.faults.oracle import payload_of
 from tests.faults.rig import Rig, assert_calm, check_stream
 from tests.faults.stream_checks import Change
 from tests.faults.workload import Writers
 from tests.servers.capture_process import CaptureProcess
 from tests.servers.capture_site import metric, readiness, wait_until
-from tests.servers.faults import RefuseKey
+from tests.servers.faults import Answer, RefuseKey
+from tests.servers.kinesis_rules import Refusal
 
 BUDGET = {"INFLIGHT_MAX_BYTES": 1_000_000}
 OVER_BUDGET = 1_020_000
@@ -43,7 +45,8 @@ def editions(changes: list[Change]) -> list[int]:
 
 def wait_until_blocked(capture: CaptureProcess, reason: str) -> None:
     """It says so in its log, at its ops port and in its metrics."""
-    said = capture.wait_for_log("record_blocks")
+    # A record that Kinesis refuses is tried again for half a minute first.
+    said = capture.wait_for_log("record_blocks", timeout=20 + REFUSAL_PATIENCE_S)
     assert (said["level"], said["reason"]) == ("error", reason)
     answer = readiness(capture)
     assert answer["status"] == 503
@@ -228,4 +231,23 @@ def test_a_quarantine_that_is_not_writable_is_tried_again(rig: Rig, tmp_path: Pa
         assert readiness(capture)["status"] == 200
         assert_calm(capture)
     assert editions(rig.of_key(KEY)) == [1, 2, 3]
+    check_stream(rig, slot)
+
+
+def test_a_refusal_that_passes_blocks_nothing(rig: Rig) -> None:
+    """A ValidationException for whole requests, for a while: the service's own fault."""
+    rig.psql(DOCS)
+    refusal = Answer(Refusal(400, "ValidationException", "1 validation error detected"))
+    with rig.capture() as capture, rig.oracle.watching() as slot:
+        capture.wait_for_log("streaming")
+        rig.proxy.inject(refusal)
+        rig.psql("INSERT INTO docs SELECT id, 1, 'fine' FROM generate_series(1, 5) AS id")
+        rig.psql("UPDATE docs SET edition = 2")
+        rig.proxy.log.wait_for(lambda log: log.counts["ValidationException"] > 10)
+        assert "is tried again" in readiness(capture)["reasons"][0]
+        rig.proxy.clear(refusal)
+        rig.wait_until_confirmed()
+        wait_until(lambda: readiness(capture)["status"] == 200, "it is ready again")
+        assert not capture.events("record_blocks")
+        assert_calm(capture)
     check_stream(rig, slot)

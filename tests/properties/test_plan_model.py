@@ -96,6 +96,10 @@ class PlanMachine(RuleBasedStateMachine):
         self.abandoned: set[int] = set()
         self.received_at: dict[int, float] = {}
         self.not_before: dict[str, float] = {}
+        self.just_failed: set[str] = set()
+        self.failing_since: dict[str, float] = {}
+        self.accepted_at = float("-inf")
+        self.spilled: set[str] = set()
         self.plan.add([self.received(change) for change in again], self.now)
 
     def received(self, change: Change) -> ChangeEvent:
@@ -139,6 +143,9 @@ class PlanMachine(RuleBasedStateMachine):
         assert not any(event.fault for event in request.events)
         assert all(self.now >= self.not_before.get(key, 0.0) for key in keys_of(request)), "no backoff"
         assert not any(keys_of(request) & keys_of(other) for other in self.under_way)
+        keys = [event.partition_key for event in request.events]
+        assert all(keys.count(key) == 1 for key in self.just_failed & set(keys)), "the failed one goes alone"
+        self.just_failed -= set(keys)
         self.under_way.append(request)
 
     @rule()
@@ -165,10 +172,29 @@ class PlanMachine(RuleBasedStateMachine):
             outcomes = judge(keys, codes)
             in_a_row = 0 if Outcome.ACCEPTED in outcomes else request.attempt
             self.not_before |= dict.fromkeys(failed, self.now + backoff(in_a_row))
+            fates = zip(keys, outcomes, strict=True)
+            self.fails(failed, {key for key, outcome in fates if outcome is Outcome.ACCEPTED})
             self.settled(self.plan.settle(request, outcomes, self.now))
         else:
+            self.fails(set(), keys_of(request))
             self.plan.accept(request)
             self.accepted(request.events)
+
+    def fails(self, failed: set[str], gets_on: set[str]) -> None:
+        """What the answer says of whole keys."""
+        for key in gets_on:
+            self.failing_since.pop(key, None)
+        for key in failed:
+            self.failing_since.setdefault(key, self.now)
+        self.just_failed = (self.just_failed - gets_on) | failed
+        if gets_on:
+            self.accepted_at = self.now
+
+    @rule(seconds=st.sampled_from([0.0, 1.0, LONGEST_BACKOFF_S]))
+    def spill(self, seconds: float) -> None:
+        self.plan.spill(failing_since=self.now - seconds, accepted_at=self.accepted_at)
+        limit = min(self.now - seconds, self.accepted_at)
+        self.spilled |= {key for key, since in self.failing_since.items() if since <= limit}
 
     def take_one(self, event: ChangeEvent, fail: bool) -> str | None:
         if fail:
@@ -220,7 +246,7 @@ class PlanMachine(RuleBasedStateMachine):
         return waiting
 
     def is_stuck(self, number: int) -> bool:
-        parked = {event.ack_id for event in self.undeliverable}
+        parked = {event.ack_id for event in self.undeliverable} | self.abandoned
         return number in parked or self.source[number].poison is Poison.BLOCKS
 
     def nothing_was_due(self) -> None:
@@ -254,7 +280,7 @@ class PlanMachine(RuleBasedStateMachine):
     def only_what_stands_behind_a_fault_is_given_up(self) -> None:
         for number in self.abandoned:
             key = self.source[number].key
-            assert any(
+            assert key in self.spilled or any(
                 change.key == key and change.poison is Poison.BLOCKS for change in self.source[: number + 1]
             )
 
@@ -286,9 +312,10 @@ class PlanMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.settle_all()
         self.counts_agree()
-        for waiting in self.unmarked().values():
-            assert self.source[waiting[0]].poison is Poison.BLOCKS
-        assert self.plan.parked == len(self.unmarked())
+        for key, waiting in self.unmarked().items():
+            assert key in self.spilled or self.source[waiting[0]].poison is Poison.BLOCKS
+        assert self.plan.parked == len(self.unmarked().keys() - self.spilled)
+        assert self.plan.has_recovered is bool(self.spilled)
 
         for change in self.source:
             if change.poison is Poison.BLOCKS:

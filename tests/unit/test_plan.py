@@ -132,7 +132,10 @@ def test_a_failed_event_takes_its_slipped_successors_along_and_nobody_else() -> 
     add(some, "b3 a4")
     assert requests(some) == ["b3"]
     assert some.wake_at() == BACKOFF_S
-    assert requests(some, BACKOFF_S) == ["a2 a3"]
+    retry = send(some, BACKOFF_S)
+    assert names(retry.events) == "a2"
+    some.accept(retry)
+    assert requests(some, BACKOFF_S) == ["a3 a4"]
 
 
 def test_newer_events_follow_only_when_the_retry_is_accepted() -> None:
@@ -141,12 +144,90 @@ def test_newer_events_follow_only_when_the_retry_is_accepted() -> None:
     answer(some, send(some), {"a1": THROTTLED})
     add(some, "a3")
     retry = send(some, BACKOFF_S)
-    assert names(retry.events) == "a1 a2"
+    assert names(retry.events) == "a1"
     assert requests(some, BACKOFF_S) == []
 
     some.accept(retry)
 
-    assert requests(some, BACKOFF_S) == ["a3"]
+    assert requests(some, BACKOFF_S) == ["a2 a3"]
+
+
+def test_what_slipped_comes_again_step_by_step() -> None:
+    """The shard is at its limit, and has most of it already."""
+    some = plan(max_records=20)
+    add(some, " ".join(f"a{number}" for number in range(1, 19)) + " b1")
+    answer(some, send(some), {"a3": THROTTLED})
+    sizes: list[int] = []
+    now = BACKOFF_S
+    while request := some.next_request(now):
+        if len(sizes) == 2:
+            answer(some, request, {"a7": THROTTLED}, now)
+            now += BACKOFF_S
+        else:
+            some.accept(request)
+        sizes.append(len(request.events))
+
+    assert sizes == [1, 2, 4, 1, 2, 4, 5]
+    assert (some.held, some.is_active) == (0, False)
+
+
+def test_a_key_that_fails_for_long_is_spilled_and_its_head_still_tried() -> None:
+    some = plan()
+    add(some, "a1 a2 b1")
+    answer(some, send(some), {"a1": THROTTLED}, 1.0)
+    add(some, "a3 b2", at=2.0)
+    assert requests(some, 2.0) == ["b2"]
+
+    some.spill(failing_since=0.5, accepted_at=2.0)
+    assert some.take_abandoned() == [], "it has not failed for long enough"
+    some.spill(failing_since=1.5, accepted_at=0.5)
+    assert some.take_abandoned() == [], "nothing was accepted since: it may be the stream"
+    some.spill(failing_since=1.5, accepted_at=2.0)
+    add(some, "a4", at=3.0)
+    assert requests(some, 4.5) == []
+    assert names(some.take_abandoned()) == "a2 a3 a4"
+
+    retry = send(some, 1.0 + BACKOFF_S)
+    assert names(retry.events) == "a1"
+    assert not some.has_recovered
+    some.accept(retry)
+    assert some.has_recovered
+    add(some, "a5", at=30.0)
+    assert requests(some, 30.0) == [], "a2 has to come first"
+
+
+def test_a_record_refused_alone_is_tried_again_before_it_counts_as_undeliverable() -> None:
+    batcher = MicroBatcher(max_records=10, max_bytes=1_000, max_delay_s=1.0)
+    some = PublishPlan(
+        batcher=batcher, max_requests=4, backoff=lambda attempt: BACKOFF_S, refusal_patience_s=25.0
+    )
+    add(some, "a1 a2")
+    refused_at = []
+    now = 0.0
+    while request := some.next_request(now):
+        if names(request.events) != "a1":
+            assert some.refuse(request, now).undeliverable == []
+            continue
+        refused_at.append(now)
+        undeliverable = some.refuse(request, now).undeliverable
+        now = some.wake_at() or now
+
+    assert refused_at == [0.0, 10.0, 20.0, 30.0]
+    assert names(undeliverable) == "a1"
+
+
+def test_a_record_that_is_accepted_after_all_lets_its_key_go_on() -> None:
+    batcher = MicroBatcher(max_records=10, max_bytes=1_000, max_delay_s=1.0)
+    some = PublishPlan(
+        batcher=batcher, max_requests=4, backoff=lambda attempt: BACKOFF_S, refusal_patience_s=25.0
+    )
+    add(some, "a1 a2")
+    some.refuse(send(some), 0.0)
+    some.refuse(send(some, 0.0), 0.0)
+
+    some.accept(send(some, BACKOFF_S))
+
+    assert requests(some, BACKOFF_S) == ["a2"]
 
 
 def test_each_failure_waits_longer() -> None:

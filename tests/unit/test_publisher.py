@@ -17,7 +17,7 @@ from penstock.errors import LineStale, SinkOutage
 from penstock.kinesis.batcher import MicroBatcher
 from penstock.kinesis.outcome import Accepted, Answered, Failed, Refused, Result, Unsent
 from penstock.kinesis.plan import PublishPlan
-from penstock.kinesis.publisher import KinesisPublisher
+from penstock.kinesis.publisher import KeyRecovered, KinesisPublisher
 from penstock.kinesis.undeliverable import UndeliverablePolicy
 from penstock.ops.health import Health
 from penstock.ops.metrics import CaptureMetrics
@@ -150,7 +150,7 @@ async def test_a_failed_record_is_sent_again_and_later_ones_of_its_key_after_it(
 
     await run_until(made, lambda: made.tracker.pending_count == 0)
 
-    assert sink.requests == [[1, 2, 3], [1, 3]]
+    assert sink.requests == [[1, 2, 3], [1], [3]]
 
 
 async def test_a_refusing_stream_makes_it_unready_until_it_accepts() -> None:
@@ -265,3 +265,86 @@ async def test_each_poison_record_is_quarantined_and_a_pointer_takes_its_place()
 
     assert len(store.stored) == 3
     assert sorted(payload[:13] for payload in taken) == [b'{"action":"Q"'] * 3 + [b"{}"]
+
+
+async def test_one_failing_key_neither_stops_the_others_nor_fills_the_limits() -> None:
+    """It stands still for longer than an outage; what waits behind it is left with Postgres."""
+    failing = True
+
+    def answer(events: Sequence[ChangeEvent]) -> Result:
+        codes = ["InternalFailure" if failing and event.partition_key == "bad" else None for event in events]
+        return Answered(codes) if any(codes) else Accepted()
+
+    sink = Sink(answer)
+    made = parts(sink, outage_limit_s=0.2)
+    running = asyncio.create_task(made.publisher.run())
+    await made.put("bad")
+    async with asyncio.timeout(20):
+        for _ in range(40):
+            await made.put(*["bad"] * 10, "a", "b")
+            await asyncio.sleep(0.01)
+        (last,) = await made.put("a")
+    await until(lambda: any(last in request for request in sink.requests))
+    assert made.queue.bytes_inflight < 5_000
+    assert made.tracker.frontier_lsn == 0
+
+    failing = False
+    await asyncio.wait([running])
+
+    error = running.exception()
+    assert isinstance(error, ExceptionGroup)
+    assert isinstance(error.exceptions[0], KeyRecovered)
+    await made.publisher.close()
+
+
+async def test_a_key_that_fails_alone_is_no_outage() -> None:
+    """Kinesis answers for each record; giving up the slot would only bring the same again."""
+    sink = Sink(lambda events: Answered(["InternalFailure"] * len(events)))
+    made = parts(sink, outage_limit_s=0.1)
+    await made.put("bad")
+
+    await run_until(made, lambda: len(sink.requests) > 200)
+
+    assert len(sink.requests) > 200
+
+
+async def test_a_request_that_has_not_left_is_not_waited_for() -> None:
+    """It hangs in the resolver, say; once the publisher is closed it may never leave."""
+    ask, asked = threading.Event(), threading.Event()
+    let_out: list[bool] = []
+
+    class SlowSink(Sink):
+        def put_records(self, events: Sequence[ChangeEvent], may_send: Callable[[], bool]) -> Result:
+            asked.set()
+            ask.wait(20)
+            let_out.append(may_send())
+            return Unsent()
+
+    made = parts(SlowSink(lambda events: Accepted()))
+    await made.put("a")
+    started = time.monotonic()
+
+    await run_until(made, asked.is_set)
+
+    assert time.monotonic() - started < 10
+    ask.set()
+    await until(lambda: bool(let_out))
+    assert let_out == [False]
+
+
+async def test_a_request_that_has_left_is_waited_for() -> None:
+    left = threading.Event()
+    answered: list[bool] = []
+
+    def answer(events: Sequence[ChangeEvent]) -> Result:
+        left.set()
+        time.sleep(0.3)
+        answered.append(True)
+        return Accepted()
+
+    made = parts(Sink(answer))
+    await made.put("a")
+
+    await run_until(made, left.is_set)
+
+    assert answered == [True]

@@ -18,6 +18,7 @@ from penstock.settings import (
     load_shapes_settings,
 )
 
+ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/changes"
 REQUIRED = {"AWS_REGION": "eu-west-1", "KINESIS_STREAM": "changes"}
 
 
@@ -53,6 +54,9 @@ DEFAULTS: list[tuple[str, object]] = [
     ("kinesis.batch_max_bytes", 900_000),
     ("kinesis.batch_max_delay_ms", 10),
     ("kinesis.max_record_bytes", 1_048_576),
+    ("kinesis.max_requests", 4),
+    ("kinesis.connect_timeout_s", None),
+    ("kinesis.read_timeout_s", None),
     ("partition_key.mode", "primary_key"),
     ("partition_key.fallback", "lsn"),
     ("partition_key.static_value", None),
@@ -101,6 +105,10 @@ GOOD: list[tuple[str, str, str, object]] = [
     ("KINESIS_BATCH_MAX_BYTES", "10485760", "kinesis.batch_max_bytes", 10_485_760),
     ("KINESIS_BATCH_MAX_DELAY_MS", "0", "kinesis.batch_max_delay_ms", 0),
     ("KINESIS_MAX_RECORD_BYTES", "10485760", "kinesis.max_record_bytes", 10_485_760),
+    ("KINESIS_STREAM", ARN, "kinesis.stream", ARN),
+    ("KINESIS_MAX_REQUESTS", "16", "kinesis.max_requests", 16),
+    ("KINESIS_CONNECT_TIMEOUT_S", "0.5", "kinesis.connect_timeout_s", 0.5),
+    ("KINESIS_READ_TIMEOUT_S", "6.5", "kinesis.read_timeout_s", 6.5),
     ("PARTITION_KEY_MODE", "fallback", "partition_key.mode", "fallback"),
     ("PARTITION_KEY_FALLBACK", "table", "partition_key.fallback", "table"),
     ("PARTITION_KEY_STATIC_VALUE", "ü" * 256, "partition_key.static_value", "ü" * 256),
@@ -133,7 +141,7 @@ def test_good_value(variable: str, text: str, path: str, expected: object) -> No
 
 
 SLOT_RULE = "must be a slot name: 1 to 63 of a-z, 0-9 and _"
-STREAM_RULE = "must be a stream name: 1 to 128 of a-z, A-Z, 0-9, _, . and -"
+STREAM_RULE = "must be a stream name (1 to 128 of a-z, A-Z, 0-9, _, . and -) or a stream's ARN"
 FLAG_RULE = "must be true or false (or 1/0, yes/no, on/off)"
 ABOVE_ZERO_S = "must be a number of seconds greater than 0"
 REQUEST_BYTES = "must be a whole number from 1 to 10485760"
@@ -171,6 +179,10 @@ BAD: list[tuple[str, str, str]] = [
     ("KINESIS_BATCH_MAX_DELAY_MS", "-1", "must be a whole number, 0 or more"),
     ("KINESIS_BATCH_MAX_DELAY_MS", "1.5", "must be a whole number, 0 or more"),
     ("KINESIS_MAX_RECORD_BYTES", "0", REQUEST_BYTES),
+    ("KINESIS_STREAM", "arn:aws:kinesis:eu-west-1:1:stream/s", STREAM_RULE),
+    ("KINESIS_MAX_REQUESTS", "0", "must be a whole number from 1 to 100"),
+    ("KINESIS_CONNECT_TIMEOUT_S", "0", ABOVE_ZERO_S),
+    ("KINESIS_READ_TIMEOUT_S", "soon", ABOVE_ZERO_S),
     ("PARTITION_KEY_MODE", "random", "must be primary_key or fallback"),
     ("PARTITION_KEY_FALLBACK", "LSN", "must be lsn, table or static"),
     ("PARTITION_KEY_STATIC_VALUE", "\udcff", "must be 1 to 256 characters of UTF-8 text"),
@@ -225,6 +237,20 @@ def test_tables_above_cover_every_variable() -> None:
         (
             {"PARTITION_KEY_FALLBACK": "static"},
             "PARTITION_KEY_STATIC_VALUE is not set: PARTITION_KEY_FALLBACK=static needs it",
+        ),
+        (
+            {"KINESIS_STREAM": ARN, "AWS_REGION": "eu-north-1"},
+            f"KINESIS_STREAM='{ARN}': is in eu-west-1, and AWS_REGION is 'eu-north-1';"
+            " both must name the same region",
+        ),
+        (
+            {"KINESIS_READ_TIMEOUT_S": "7"},
+            "KINESIS_READ_TIMEOUT_S='7': must be at most 6.5: with the 3 s for which a sign of leadership"
+            " counts it has to fit into 95% of LEADER_TIMEOUT_S, 10 s. Fix: raise that too",
+        ),
+        (
+            {"KINESIS_CONNECT_TIMEOUT_S": "2.5", "LEADER_TIMEOUT_S": "2"},
+            "KINESIS_CONNECT_TIMEOUT_S='2.5': must be at most LEADER_TIMEOUT_S, 2",
         ),
         ({"KINESIS_STREAM": "s" * 129}, f"KINESIS_STREAM='{'s' * 100}…': {STREAM_RULE}"),
         (
@@ -410,3 +436,13 @@ def test_secrets_are_in_no_repr_and_no_error(tmp_path: Path) -> None:
     assert "s3cret" not in str(caught.value)
     assert caught.value.__cause__ is None
     assert caught.value.__context__ is None
+
+
+def test_time_outs_of_a_request_follow_from_the_leader_s_unless_they_are_set() -> None:
+    assert load().request_timeouts == (1.5, 4.0)
+    assert load(KINESIS_CONNECT_TIMEOUT_S="3", KINESIS_READ_TIMEOUT_S="6").request_timeouts == (3.0, 6.0)
+
+
+def test_a_stream_s_name_is_in_its_arn() -> None:
+    assert load(KINESIS_STREAM=ARN).kinesis.stream_name == "changes"
+    assert load(KINESIS_STREAM="orders").kinesis.stream_name == "orders"

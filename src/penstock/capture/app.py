@@ -17,7 +17,6 @@ from penstock.ops.health import Fault, Health, Phase
 from penstock.ops.metrics import CaptureMetrics
 from penstock.ops.server import OpsServer
 from penstock.postgres.slot_monitor import SlotMonitor
-from penstock.postgres.timings import Timings
 from penstock.settings import CaptureSettings
 
 _THREAD_SWITCH_S: Final = 0.0002
@@ -114,12 +113,11 @@ async def capture(settings: CaptureSettings) -> None:
     # A request's thread takes the interpreter's lock several times, and a reader with a backlog lets go of
     # it only when asked: with Python's 5 ms each time, requests would starve behind the reader.
     sys.setswitchinterval(_THREAD_SWITCH_S)
-    timings = Timings.of(settings.leader.timeout_s)
     sink = KinesisClient(
         stream=settings.kinesis.stream,
         region=settings.kinesis.region,
         endpoint_url=settings.kinesis.endpoint_url,
-        connect_timeout_s=timings.connect_s,
-        read_timeout_s=timings.answer_s,
+        connect_timeout_s=settings.request_timeouts.connect_s,
+        read_timeout_s=settings.request_timeouts.read_s,
     )
     await CaptureApp(settings, sink=sink).run()

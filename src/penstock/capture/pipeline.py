@@ -32,8 +32,6 @@ from penstock.postgres.slot_note import NoteStore, SlotNote
 from penstock.postgres.timings import Timings
 from penstock.settings import CaptureSettings
 
-MAX_REQUESTS: Final = 4
-"""PutRecords requests under way at once."""
 _AIM: Final = 0.5
 """KINESIS_BATCH_MAX_DELAY_MS is an upper bound, and timers are late: the batcher aims at this share of it."""
 
@@ -108,15 +106,16 @@ class Pipeline:
                     max_bytes=settings.kinesis.batch_max_bytes,
                     max_delay_s=_AIM * settings.kinesis.batch_max_delay_ms / 1000,
                 ),
-                max_requests=MAX_REQUESTS,
+                max_requests=settings.kinesis.max_requests,
                 backoff=jitter,
+                refusal_patience_s=undeliverable.patience_s,
             ),
             sink=sink,
             undeliverable=undeliverable,
             freshness=freshness,
             health=health,
             metrics=metrics,
-            max_requests=MAX_REQUESTS,
+            max_requests=settings.kinesis.max_requests,
             outage_limit_s=settings.leader.sink_outage_disconnect_s,
         )
         self.reader = Reader(

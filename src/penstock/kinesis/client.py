@@ -95,9 +95,12 @@ class KinesisClient:
         connect_timeout_s: float,
         read_timeout_s: float,
     ) -> None:
-        """SettingsError if the AWS configuration is no good. Credentials are looked for from now on."""
+        """`stream` is a name or an ARN. Credentials are looked for from now on.
+
+        SettingsError if the AWS configuration is no good.
+        """
         session = open_session()
-        named = {"StreamName": stream}
+        named = {"StreamARN" if stream.startswith("arn:") else "StreamName": stream}
         endpoints = Endpoints(session, region=region, endpoint_url=endpoint_url, stream=named)
         ca_bundle = ca_bundle_of(session)
 
@@ -174,7 +177,8 @@ class KinesisClient:
         try:
             return operation.transport.send(request, may_send=may_send) or Unsent()
         except (HTTPException, OSError) as error:
-            return Failed(type(error).__name__, one_line(error), stream_fault=False)
+            what = f"{one_line(error)} ({operation.transport.url})"
+            return Failed(type(error).__name__, what, stream_fault=False)
 
     def _body(self, events: Sequence[ChangeEvent]) -> bytes:
         records = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import NamedTuple
 
 import msgspec
@@ -20,6 +20,8 @@ class Request(msgspec.Struct, eq=False):
 
     events: list[ChangeEvent]
     attempt: int = 0
+    refused_at: float | None = None
+    """When Kinesis first refused this event alone, if it did."""
 
 
 class Settled(NamedTuple):
@@ -27,6 +29,19 @@ class Settled(NamedTuple):
 
     accepted: list[ChangeEvent]
     undeliverable: list[ChangeEvent]
+
+
+class _Failing(NamedTuple):
+    """A key that fails by itself."""
+
+    since: float
+    """Nothing of it was accepted since then."""
+    window: int
+    """How many events of it may be in the next request."""
+
+    def twice(self) -> _Failing:
+        """After a request that was accepted. It fails no more; what waits still goes out step by step."""
+        return _Failing(float("inf"), 2 * self.window)
 
 
 class PublishPlan:
@@ -37,23 +52,36 @@ class PublishPlan:
 
     1. At most `max_requests` requests are under way, and a key is in at most one of them.
     2. Within a request a key's events stand in order.
-    3. If an event fails, it and every later event of its key in that request are sent again, in order, in
-       one later request, before anything newer of that key. Events of other keys are not held up.
+    3. If an event fails, it and every later event of its key in that request are sent again, in order, before
+       anything newer of that key: the failed one alone, then twice as many each time. A shard that is at its
+       limit would spend it on records that it has already taken. Events of other keys are not held up.
     4. A failed request waits for its backoff; the number of attempts is not bounded.
-    5. A request refused for one record's sake is split until that record stands alone.
+    5. A request refused for one record's sake is split until that record stands alone. Refused alone it is
+       tried again for `refusal_patience_s`: a service may err for a while. Then it is undeliverable.
     6. An undeliverable event keeps its key busy until `replace` gives it another form, which goes first.
     7. An event with a fault, or one for which `park` was called, blocks its key for the life of this plan. It
        and everything behind it in its key is *abandoned*: handed back by `take_abandoned` so that it costs no
        memory. Their ack_ids stay unmarked, so Postgres keeps them and sends them again after a restart.
+    8. `spill` abandons what waits behind events that fail for long, now and from now on, so that one bad key
+       doesn't take all the memory. The failing events themselves are still tried. Once they are accepted,
+       `has_recovered` says that only a new plan, fed from Postgres again, can go on with that key.
 
     So at any moment, and also if the process dies there, every event of a key that is newer than its
     oldest unaccepted one is unmarked and will come again after it.
     """
 
-    def __init__(self, *, batcher: MicroBatcher, max_requests: int, backoff: Callable[[int], float]) -> None:
+    def __init__(
+        self,
+        *,
+        batcher: MicroBatcher,
+        max_requests: int,
+        backoff: Callable[[int], float],
+        refusal_patience_s: float = 0.0,
+    ) -> None:
         self._batcher = batcher
         self._max_requests = max_requests
         self._backoff = backoff
+        self._refusal_patience_s = refusal_patience_s
         self._lanes: dict[str, deque[ChangeEvent] | None] = {}
         """Busy keys and keys with waiting events; None saves a deque where nothing waits."""
         self._ready_lanes: deque[str] = deque()
@@ -62,6 +90,11 @@ class PublishPlan:
         self._order = itertools.count()
         self._parked: set[str] = set()
         """Keys that are blocked for good; they are in `_lanes` too."""
+        self._failing: dict[str, _Failing] = {}
+        """Keys with an event that failed by itself, until nothing of them waits any more."""
+        self._spilled: set[str] = set()
+        """Keys of which everything newer is abandoned; they are in `_lanes` too."""
+        self._has_recovered = False
         self._abandoned: list[ChangeEvent] = []
         self._under_way = 0
         self._held = 0
@@ -80,6 +113,11 @@ class PublishPlan:
     def parked(self) -> int:
         """Keys that are blocked for good."""
         return len(self._parked)
+
+    @property
+    def has_recovered(self) -> bool:
+        """Whether a key that was spilled could go on, if its events were here."""
+        return self._has_recovered
 
     @property
     def is_active(self) -> bool:
@@ -125,8 +163,7 @@ class PublishPlan:
         """All of the request was accepted: the ordinary case, and the quick one."""
         self._under_way -= 1
         self._held -= len(request.events)
-        for key in {event.partition_key for event in request.events}:
-            self._release(key)
+        self._release({event.partition_key for event in request.events})
 
     def settle(self, request: Request, outcomes: Sequence[Outcome], now: float) -> Settled:
         """An answer came with an outcome for each event of the request."""
@@ -142,25 +179,31 @@ class PublishPlan:
             else:
                 again.append(event)
         self._held -= len(accepted)
-        still_busy = stuck | {event.partition_key for event in again}
-        for key in {event.partition_key for event in accepted} - still_busy:
-            self._release(key)
-        self._put_back([event for event in again if event.partition_key in stuck])
-        retry = [event for event in again if event.partition_key not in stuck]
-        if retry:
+        gets_on = {event.partition_key for event in accepted}
+        failed: dict[str, ChangeEvent] = {}
+        for event in again:
+            if event.partition_key not in stuck:
+                failed.setdefault(event.partition_key, event)
+        self._release(gets_on - stuck - failed.keys())
+        self._put_back([event for event in again if failed.get(event.partition_key) is not event])
+        for key in failed:
+            before = None if key in gets_on else self._failing.get(key)
+            self._failing[key] = _Failing(now if before is None else min(now, before.since), window=1)
+        if failed:
             # A request that gets on is not failing: only failures in a row make the wait longer.
-            self._retry(retry, 0 if accepted else request.attempt, now)
+            attempt = 0 if accepted else request.attempt
+            self._retry(Request(list(failed.values()), attempt, request.refused_at), now)
         return Settled(accepted, undeliverable)
 
     def fail(self, request: Request, now: float) -> None:
         """Nothing is known of the request: all of it again, after a backoff."""
         self._under_way -= 1
-        self._retry(request.events, request.attempt, now)
+        self._retry(request, now)
 
     def refuse(self, request: Request, now: float) -> Settled:
         """The request was refused for what one of its records is: find which."""
         if len(request.events) == 1:
-            return self.settle(request, [Outcome.UNDELIVERABLE], now)
+            return self._refuse_alone(request, now)
         self._under_way -= 1
         keys = list(dict.fromkeys(event.partition_key for event in request.events))
         if len(keys) == 1:
@@ -174,6 +217,27 @@ class PublishPlan:
                 self._push(now, Request(events, request.attempt))
         return Settled([], [])
 
+    def _refuse_alone(self, request: Request, now: float) -> Settled:
+        (event,) = request.events
+        since = now if request.refused_at is None else request.refused_at
+        if now - since >= self._refusal_patience_s:
+            return self.settle(request, [Outcome.UNDELIVERABLE], now)
+        self._under_way -= 1
+        self._failing.setdefault(event.partition_key, _Failing(since, window=1))
+        self._retry(Request(request.events, request.attempt, since), now)
+        return Settled([], [])
+
+    def spill(self, *, failing_since: float, accepted_at: float) -> None:
+        """Give up what waits behind keys that fail since then or longer, while others were accepted.
+
+        `accepted_at`: when anything was accepted last. A key that has failed only since then may share the
+        fate of the whole stream, and giving it up would gain nothing.
+        """
+        for key, failing in self._failing.items():
+            if failing.since <= min(failing_since, accepted_at) and key in self._lanes:
+                self._spilled.add(key)
+                self._abandon_lane(key)
+
     def replace(self, event: ChangeEvent, now: float) -> None:
         """An undeliverable event has a deliverable form now: it goes before all else of its key."""
         self._push(now, Request([event]))
@@ -182,10 +246,9 @@ class PublishPlan:
         """An undeliverable event will never have another form: give up its key."""
         key = event.partition_key
         self._parked.add(key)
+        self._failing.pop(key, None)
         self._abandon(event)
-        for waiting in self._lanes[key] or ():
-            self._abandon(waiting)
-        self._lanes[key] = None
+        self._abandon_lane(key)
 
     def take_abandoned(self) -> list[ChangeEvent]:
         """The events that the plan has given up since the last call; it holds them no more."""
@@ -209,7 +272,8 @@ class PublishPlan:
                 continue
             if not self._batcher.has_room(batch, size, lane[0]):
                 break
-            size = self._take_from_lane(lane, batch, size)
+            failing = self._failing.get(key)
+            size = self._take_from_lane(lane, batch, size, failing.window if failing else len(lane))
             self._ready_lanes.popleft()
             if not lane:
                 self._lanes[key] = None
@@ -218,17 +282,20 @@ class PublishPlan:
             self._lanes.setdefault(event.partition_key)
         return batch
 
-    def _take_from_lane(self, lane: deque[ChangeEvent], batch: list[ChangeEvent], size: int) -> int:
-        while lane and lane[0].fault is None and self._batcher.has_room(batch, size, lane[0]):
+    def _take_from_lane(
+        self, lane: deque[ChangeEvent], batch: list[ChangeEvent], size: int, window: int
+    ) -> int:
+        while lane and window and lane[0].fault is None and self._batcher.has_room(batch, size, lane[0]):
             event = lane.popleft()
             batch.append(event)
             size += event.record_size_bytes
+            window -= 1
         return size
 
     def _divert(self, event: ChangeEvent) -> None:
         """The event can't be sent now: it waits behind its key, or, at the head of its key, parks it."""
         key = event.partition_key
-        if key in self._parked:
+        if key in self._parked or key in self._spilled:
             self._abandon(event)
         elif key not in self._lanes:
             self._lanes[key] = None
@@ -242,11 +309,24 @@ class PublishPlan:
         self._held -= 1
         self._abandoned.append(event)
 
-    def _release(self, key: str) -> None:
-        if self._lanes[key] is None:
-            del self._lanes[key]
-        else:
-            self._ready_lanes.append(key)
+    def _abandon_lane(self, key: str) -> None:
+        for waiting in self._lanes[key] or ():
+            self._abandon(waiting)
+        self._lanes[key] = None
+
+    def _release(self, keys: Set[str]) -> None:
+        """All that was sent of these keys has been accepted."""
+        for key in keys:
+            if self._lanes[key] is not None:
+                self._ready_lanes.append(key)
+                if key in self._failing:
+                    self._failing[key] = self._failing[key].twice()
+            elif key in self._spilled:
+                self._failing.pop(key, None)
+                self._has_recovered = True
+            else:
+                del self._lanes[key]
+                self._failing.pop(key, None)
 
     def _put_back(self, events: Sequence[ChangeEvent]) -> None:
         """Events of busy keys return to the front of their lanes."""
@@ -257,8 +337,9 @@ class PublishPlan:
             else:
                 lane.appendleft(event)
 
-    def _retry(self, events: list[ChangeEvent], attempt: int, now: float) -> None:
-        self._push(now + self._backoff(attempt), Request(events, attempt + 1))
+    def _retry(self, request: Request, now: float) -> None:
+        again = Request(request.events, request.attempt + 1, request.refused_at)
+        self._push(now + self._backoff(request.attempt), again)
 
     def _push(self, not_before: float, request: Request) -> None:
         heapq.heappush(self._retries, (not_before, next(self._order), request))

@@ -67,7 +67,7 @@ def judge_refusal(settings: KinesisSettings, failed: Failed) -> Finding:
         return Finding.fail(
             "stream",
             f"{settings.stream!r} does not exist in {settings.region}",
-            f"aws kinesis create-stream --stream-name {settings.stream} --region {settings.region},"
+            f"aws kinesis create-stream --stream-name {settings.stream_name} --region {settings.region},"
             " or correct KINESIS_STREAM and AWS_REGION",
         )
     if failed.stream_fault:

@@ -14,7 +14,7 @@ from penstock.capture.ack import AckTracker
 from penstock.capture.event import ChangeEvent
 from penstock.capture.queue import InflightEventQueue
 from penstock.clock import awake_or_asleep
-from penstock.errors import LineStale, SinkOutage
+from penstock.errors import LineStale, PenstockError, SinkOutage
 from penstock.kinesis.client import RecordSink
 from penstock.kinesis.gate import Flight, SendGate
 from penstock.kinesis.outcome import Accepted, Answered, Failed, Refused, Result, Unsent, judge
@@ -26,10 +26,16 @@ from penstock.ops.metrics import CaptureMetrics
 from penstock.postgres.freshness import Freshness
 
 _SAY_AGAIN_S = 5.0
+_MUCH = 0.5
+"""A share of the in-flight limits: from here on it matters what waits behind a failing key."""
 
 _Callback = Callable[[], None]
 
 _log = structlog.get_logger()
+
+
+class KeyRecovered(PenstockError):
+    """A key works again whose changes were left with Postgres: they have to be read again."""
 
 
 class KinesisPublisher:
@@ -73,10 +79,13 @@ class KinesisPublisher:
         self._finishing = False
         """No request may begin any more."""
         self._progress_at = time.monotonic()
+        self._accepted_at = float("-inf")
         self._said_at = float("-inf")
         self._on_marked: list[_Callback] = []
         self._refused_events: deque[ChangeEvent] = deque()
         """Refused by Kinesis, and waiting for their turn to be quarantined."""
+        self._refused_at_first: set[int] = set()
+        """The ack_ids of records that Kinesis refused alone, and that are tried again."""
         self._pointer: ChangeEvent | None = None
         """The one whose turn it is, until its pointer is accepted."""
 
@@ -94,6 +103,7 @@ class KinesisPublisher:
                     raise self._failure
                 now = time.monotonic()
                 self._refill(now)
+                self._relieve(now)
                 waits = self._finishing or self._is_outage(now)
                 while not waits and (request := self._plan.next_request(time.monotonic())):
                     self._dispatch(request, time.monotonic())
@@ -149,6 +159,23 @@ class KinesisPublisher:
             self._plan.add(self._queue.get_many_nowait(room), now)
             self._probe.start()
 
+    def _relieve(self, now: float) -> None:
+        """One failing key must not fill what is bounded for all, and then look like an outage.
+
+        What waits behind it is left with Postgres, while the rest of the stream flows on. When the key works
+        again, its changes come with a new leadership.
+        """
+        if self._plan.has_recovered:
+            raise KeyRecovered(
+                "Kinesis takes a key's records again that it had failed for long; they are read again"
+            )
+        held = self._plan.held + self._queue.qsize()
+        if (
+            held >= _MUCH * self._queue.max_messages
+            or self._queue.bytes_inflight >= _MUCH * self._queue.max_bytes
+        ):
+            self._plan.spill(failing_since=now - self._outage_limit_s, accepted_at=self._accepted_at)
+
     def _dispatch(self, request: Request, now: float) -> None:
         if request.attempt == 0:
             self._metrics.batch_wait_seconds.observe(now - request.events[0].received_at)
@@ -183,6 +210,8 @@ class KinesisPublisher:
                 self._plan.accept(request)
                 self._accepted(request.events, now)
             case Answered(codes):
+                # It judges records one by one: it is there, and a standby would hear the same.
+                self._progress_at = now
                 keys = [event.partition_key for event in request.events]
                 self._settled(self._plan.settle(request, judge(keys, codes), now), now)
                 self._metrics.count_record_errors(codes)
@@ -209,12 +238,25 @@ class KinesisPublisher:
             self._health.set_fault(Fault.STREAM, f"{code}: {message}")
             self._plan.fail(request, now)
             return
-        self._settled(self._plan.refuse(request, now), now)
+        self._progress_at = now
+        settled = self._plan.refuse(request, now)
+        if len(request.events) == 1 and not settled.undeliverable:
+            self._refused_at_first.add(request.events[0].ack_id)
+            self._undeliverable.doubt(request.events[0], f"{code}: {message}")
+        self._settled(settled, now)
+
+    def _reprieve(self, events: list[ChangeEvent]) -> None:
+        """Some of the refused ones may have been accepted after all."""
+        before = len(self._refused_at_first)
+        self._refused_at_first.difference_update([event.ack_id for event in events])
+        if before and not self._refused_at_first and not self._plan.parked:
+            self._health.clear_fault(Fault.BLOCKED)
 
     def _settled(self, settled: Settled, now: float) -> None:
         if settled.accepted:
             self._accepted(settled.accepted, now)
         for event in settled.undeliverable:
+            self._refused_at_first.discard(event.ack_id)
             if self._undeliverable.blocks:
                 self._undeliverable.block(event, REFUSED)
                 self._plan.park(event)
@@ -240,8 +282,10 @@ class KinesisPublisher:
         self._wake.set()
 
     def _accepted(self, events: list[ChangeEvent], now: float) -> None:
-        self._progress_at = now
+        self._progress_at = self._accepted_at = now
         self._health.clear_fault(Fault.STREAM)
+        if self._refused_at_first:
+            self._reprieve(events)
         self._metrics.count_accepted(events, now)
         self._tracker.mark_published_ids([event.ack_id for event in events])
         self._queue.tasks_done(events)
@@ -252,7 +296,7 @@ class KinesisPublisher:
             callback()
 
     def _is_outage(self, now: float) -> bool:
-        """Whether nothing was accepted for too long; raises once no request that has left is unanswered.
+        """Whether Kinesis has judged no record for too long; raises once all that has left is answered.
 
         The lock is given up only then: a request that is carried out late must not meet another leader's.
         """

@@ -15,6 +15,8 @@ from penstock.postgres.wal2json import summarise
 
 TOO_LARGE = "too_large"
 REFUSED = "refused_by_kinesis"
+REFUSAL_PATIENCE_S = 30.0
+"""How long a record that Kinesis refuses is tried again under `block`."""
 
 _log = structlog.get_logger()
 
@@ -53,6 +55,23 @@ class UndeliverablePolicy:
             await self.quarantine(event, TOO_LARGE)
         event.record_size_bytes = len(event.payload) + len(event.partition_key.encode())
         return event
+
+    def doubt(self, event: ChangeEvent, why: str) -> None:
+        """Say that this record was refused, and that it is tried again before it counts as undeliverable."""
+        self._health.set_fault(
+            Fault.BLOCKED,
+            f"Kinesis refused a record at {event.offset} ({why}); it is tried again for"
+            f" {REFUSAL_PATIENCE_S:.0f} s before it counts as undeliverable",
+        )
+
+    @property
+    def patience_s(self) -> float:
+        """How long a refused record is tried again.
+
+        A refusal may be the service's own passing fault. With a quarantine a needless file is all that it
+        costs to believe it; without one, the record's key stands still until a new leadership.
+        """
+        return REFUSAL_PATIENCE_S if self.blocks else 0.0
 
     def block(self, event: ChangeEvent, reason: str) -> None:
         """Say loudly that this record holds the frontier."""

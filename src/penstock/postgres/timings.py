@@ -8,18 +8,18 @@ from typing import NamedTuple
 class Timings(NamedTuple):
     """How LEADER_TIMEOUT_S is divided.
 
-    A request that starts while the line is fresh is over before the server can give the lock to another:
-    `freshness_s + connect_s + answer_s` stays below the time-out.
+    A request that leaves while the line is fresh is over before the server can give the lock to another:
+    `freshness_s + answer_s` stays below the time-out. (Freshness is asked when the connection is up.)
     """
 
     timeout_s: float
     """The connection's wal_sender_timeout: how long the server waits for a silent leader."""
     freshness_s: float
-    """How old the last sign of leadership may be when a request starts."""
+    """How old the last sign of leadership may be when a request leaves."""
     connect_s: float
-    """To connect to Kinesis."""
+    """To connect to Kinesis, unless KINESIS_CONNECT_TIMEOUT_S says otherwise."""
     answer_s: float
-    """For Kinesis to answer."""
+    """For Kinesis to answer, unless KINESIS_READ_TIMEOUT_S says otherwise."""
     watch_interval_s: float
     """Between two looks of the watchdog."""
     heartbeat_s: float
