@@ -186,6 +186,11 @@ class PartitionKeySettings(_Group):
         default=None, validation_alias="PARTITION_KEY_STATIC_VALUE"
     )
 
+    @property
+    def matters(self) -> bool:
+        """Whether the order of changes depends on their keys; with an LSN for each there is none to keep."""
+        return self.mode == "primary_key" or self.fallback != "lsn"
+
     @model_validator(mode="after")
     def _static_has_a_value(self) -> Self:
         if self.fallback == "static" and self.static_value is None:

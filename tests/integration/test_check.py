@@ -24,7 +24,7 @@ from penstock.settings import load_capture_settings
 from tests.servers.capture_process import CaptureProcess
 from tests.servers.capture_site import CaptureSite
 from tests.servers.fault_proxy import FaultProxy
-from tests.servers.faults import ACCESS_DENIED, Answer
+from tests.servers.faults import ACCESS_DENIED, AmendSummary, Answer
 from tests.servers.tcp_proxy import TcpProxy
 
 OK, WARN, FAIL = Level.OK, Level.WARN, Level.FAIL
@@ -348,3 +348,27 @@ class TestDestination:
 
         assert found["quarantine"].level is level
         assert sorted(os.listdir(tmp_path)) == ["file", "there"]
+
+
+async def test_a_stream_that_ignores_partition_keys(look: Look, fault_proxy: FaultProxy) -> None:
+    fault_proxy.inject(AmendSummary("RecordDistributionStrategy", "AUTO"), operation="DescribeStreamSummary")
+
+    by_key = (await look(AWS_ENDPOINT_URL_KINESIS=fault_proxy.url))["stream"]
+    assert by_key.level is FAIL
+    assert "ignores partition keys" in by_key.found
+    assert "USER_PARTITION_KEY" in by_key.fix
+    unordered = await look(
+        AWS_ENDPOINT_URL_KINESIS=fault_proxy.url,
+        PARTITION_KEY_MODE="fallback",
+        PARTITION_KEY_FALLBACK="lsn",
+    )
+    assert unordered["stream"].level is OK
+
+
+async def test_a_stream_named_by_its_arn(look: Look, site: CaptureSite) -> None:
+    arn = f"arn:aws:kinesis:{site.kinesis.region}:123456789012:stream/{site.stream}"
+
+    assert (await look(KINESIS_STREAM=arn))["stream"].level is OK
+    gone = (await look(KINESIS_STREAM=f"{arn}-gone"))["stream"]
+    assert gone.level is FAIL
+    assert f"--stream-name {site.stream}-gone " in gone.fix

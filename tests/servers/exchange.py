@@ -88,6 +88,15 @@ async def forward(session: aiohttp.ClientSession, url: str, call: Call, failing:
     return Reply(200, json.dumps(answer).encode(), "partial", fates)
 
 
+def amend_summary(reply: Reply, members: Mapping[str, str]) -> Reply:
+    """The same reply, with these members in the stream's summary."""
+    if not members:
+        return reply
+    answer = json.loads(reply.body)
+    answer["StreamDescriptionSummary"] |= members
+    return replace(reply, body=json.dumps(answer).encode())
+
+
 async def _post(
     session: aiohttp.ClientSession, url: str, headers: Mapping[str, str], body: bytes
 ) -> tuple[int, bytes]:

@@ -11,7 +11,7 @@ import aiohttp
 from aiohttp import web
 
 from penstock.local.kinesis import SECRET_ACCESS_KEY
-from tests.servers.exchange import PUT_RECORDS, Call, Reply, forward, refuse
+from tests.servers.exchange import PUT_RECORDS, Call, Reply, amend_summary, forward, refuse
 from tests.servers.faults import UNAVAILABLE, Fault, Faults
 from tests.servers.kinesis_rules import Refusal, check_limits, check_signature
 from tests.servers.loop_thread import LoopThread, bind, reset
@@ -165,6 +165,7 @@ class FaultProxy:
             return refuse(call, plan.refusal)
         assert self._session is not None
         reply = await forward(self._session, self._upstream_url, call, plan.failing)
+        reply = amend_summary(reply, plan.summary)
         await asyncio.sleep(plan.delay_after_s)
         if plan.cut_after:
             _cut(request)

@@ -62,6 +62,14 @@ class CutAfter:
 
 
 @dataclass(frozen=True)
+class AmendSummary:
+    """Forward the request, and change one member of the stream's summary in the answer."""
+
+    member: str
+    value: str
+
+
+@dataclass(frozen=True)
 class Delay:
     """Wait before forwarding the request, before answering it, or both."""
 
@@ -69,7 +77,7 @@ class Delay:
     after_s: float = 0.0
 
 
-Fault = Answer | FailRecords | RefuseKey | CutBefore | CutAfter | Delay
+Fault = Answer | FailRecords | RefuseKey | CutBefore | CutAfter | Delay | AmendSummary
 
 
 @dataclass
@@ -79,6 +87,8 @@ class Plan:
     refusal: Refusal | None = None
     failing: dict[int, str] = field(default_factory=dict)
     """The error code of each record that fails, by position."""
+    summary: dict[str, str] = field(default_factory=dict)
+    """What the answer is to say of the stream, by member."""
     delay_before_s: float = 0.0
     delay_after_s: float = 0.0
     cut_before: bool = False
@@ -142,6 +152,8 @@ class Faults:
                 plan.refusal = Refusal(400, "ValidationException", f"1 validation error detected: '{key}'")
             case CutBefore():
                 plan.cut_before = True
+            case AmendSummary(member, value):
+                plan.summary[member] = value
             case CutAfter():
                 plan.cut_after = True
             case Delay(before, after):

@@ -15,6 +15,7 @@ from penstock.capture.event import ChangeEvent
 from penstock.capture.queue import InflightEventQueue
 from penstock.errors import LineStale, SinkOutage
 from penstock.kinesis.batcher import MicroBatcher
+from penstock.kinesis.client import KEYS_IGNORED
 from penstock.kinesis.outcome import Accepted, Answered, Failed, Refused, Result, Unsent
 from penstock.kinesis.plan import PublishPlan
 from penstock.kinesis.publisher import KeyRecovered, KinesisPublisher
@@ -33,6 +34,7 @@ class Sink:
     def __init__(self, answer: Callable[[Sequence[ChangeEvent]], Result]) -> None:
         self._answer = answer
         self.requests: list[list[int]] = []
+        self.probed: Failed | None = None
 
     def put_records(self, events: Sequence[ChangeEvent], may_send: Callable[[], bool]) -> Result:
         if not may_send():
@@ -41,6 +43,9 @@ class Sink:
         return self._answer(events)
 
     def probe(self) -> Failed | None:
+        return self.probed
+
+    def complaint(self) -> str | None:
         return None
 
     def close(self) -> None:
@@ -99,6 +104,7 @@ def parts(
         metrics=metrics,
         max_requests=2,
         outage_limit_s=outage_limit_s,
+        look_every_s=0.05,
     )
     return Parts(publisher, queue, tracker, health, metrics)
 
@@ -348,3 +354,31 @@ async def test_a_request_that_has_left_is_waited_for() -> None:
     await run_until(made, left.is_set)
 
     assert answered == [True]
+
+
+async def test_a_stream_that_begins_to_ignore_keys_gets_nothing_more() -> None:
+    sink = Sink(lambda events: Accepted())
+    made = parts(sink)
+    await made.put("a")
+    sink.probed = KEYS_IGNORED
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await run_until(made, lambda: False)
+
+    assert caught.group_contains(SinkOutage, match="ignores partition keys")
+    assert "ignores partition keys" in made.health.readiness(time.monotonic()).reasons[0]
+
+
+async def test_other_faults_of_a_probe_are_left_to_the_requests() -> None:
+    sink = Sink(lambda events: Accepted())
+    sink.probed = OUT_OF_REACH
+    made = parts(sink)
+    running = asyncio.create_task(made.publisher.run())
+    await asyncio.sleep(0.2)
+    await made.put("a")
+
+    await until(lambda: made.tracker.pending_count == 0)
+
+    running.cancel()
+    await asyncio.wait([running])
+    await made.publisher.close()

@@ -119,5 +119,6 @@ async def capture(settings: CaptureSettings) -> None:
         endpoint_url=settings.kinesis.endpoint_url,
         connect_timeout_s=settings.request_timeouts.connect_s,
         read_timeout_s=settings.request_timeouts.read_s,
+        keys_matter=settings.partition_key.matters,
     )
     await CaptureApp(settings, sink=sink).run()

@@ -77,10 +77,28 @@ class RecordSink(Protocol):
         """
 
     def probe(self) -> Failed | None:
-        """Ask whether the destination answers at all; None if it does."""
+        """Ask whether the destination answers, and is what we need; None if so."""
+
+    def complaint(self) -> str | None:
+        """What works still, and will not for long; asks nobody."""
 
     def close(self) -> None:
         """Close idle connections."""
+
+
+KEYS_IGNORED: Final = Failed(
+    "RecordDistributionStrategy",
+    "the stream is set to AUTO: it ignores partition keys, so the changes of a row would lose their order."
+    " Fix: aws kinesis update-stream-record-distribution-strategy --stream-arn ARN"
+    " --record-distribution-strategy USER_PARTITION_KEY; or, if order doesn't matter,"
+    " PARTITION_KEY_MODE=fallback and PARTITION_KEY_FALLBACK=lsn",
+    stream_fault=True,
+)
+
+
+def ignores_keys(summary: Mapping[str, Any]) -> bool:
+    """Whether the stream spreads records by itself; it can be switched at any time."""
+    return summary.get("RecordDistributionStrategy") == "AUTO"
 
 
 class KinesisClient:
@@ -94,8 +112,11 @@ class KinesisClient:
         endpoint_url: str | None,
         connect_timeout_s: float,
         read_timeout_s: float,
+        keys_matter: bool = True,
     ) -> None:
         """`stream` is a name or an ARN. Credentials are looked for from now on.
+
+        `keys_matter`: whether the order of records depends on their partition keys.
 
         SettingsError if the AWS configuration is no good.
         """
@@ -115,6 +136,7 @@ class KinesisClient:
         self._put = _Operation("PutRecords", transport(endpoints.put))
         self._describe = _Operation("DescribeStreamSummary", transport(endpoints.describe))
         self._region = region
+        self._keys_matter = keys_matter
         self._first_wait_s = connect_timeout_s + read_timeout_s
         self._named = _encode_text(named)
         self._credentials = CredentialKeeper(open_session)
@@ -147,12 +169,17 @@ class KinesisClient:
         return Failed(code, message, stream_fault=code in STREAM_FAULT_CODES)
 
     def probe(self) -> Failed | None:
-        """Whether the stream is there."""
+        """Whether the stream is there, and keeps the order of a key's records."""
         summary = self.describe()
-        if not isinstance(summary, Failed) or summary.code.startswith("AccessDenied"):
-            # A role that may only put is well set up: the service answered, that is enough.
-            return None
-        return summary
+        if not isinstance(summary, Failed):
+            return KEYS_IGNORED if self._keys_matter and ignores_keys(summary) else None
+        # A role that may only put is well set up: the service answered, that is enough.
+        return None if summary.code.startswith("AccessDenied") else summary
+
+    def complaint(self) -> str | None:
+        """Why credentials can't be renewed, if that is so."""
+        trouble = self._credentials.trouble
+        return None if trouble is None else f"{trouble.code}: {trouble.message}"
 
     def close(self) -> None:
         """Close idle connections, and look for credentials no more."""

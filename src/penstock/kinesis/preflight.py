@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.finding import Finding
-from penstock.kinesis.client import KinesisClient
+from penstock.kinesis.client import KEYS_IGNORED, KinesisClient, ignores_keys
 from penstock.kinesis.credentials import NO_CREDENTIALS
 from penstock.kinesis.outcome import Failed
 from penstock.settings import KinesisSettings
@@ -20,7 +20,7 @@ _NO_SUCH_STREAM: Final = "ResourceNotFoundException"
 _USABLE: Final = frozenset({"ACTIVE", "UPDATING"})
 
 
-def check_stream(settings: KinesisSettings) -> Finding:
+def check_stream(settings: KinesisSettings, *, keys_matter: bool = True) -> Finding:
     """Ask for the stream's summary, as a capture would; blocks for some seconds at most.
 
     SettingsError if the AWS configuration is no good.
@@ -38,7 +38,7 @@ def check_stream(settings: KinesisSettings) -> Finding:
         client.close()
     if isinstance(summary, Failed):
         return judge_refusal(settings, summary)
-    return judge_stream(settings, summary)
+    return judge_stream(settings, summary, keys_matter=keys_matter)
 
 
 def judge_refusal(settings: KinesisSettings, failed: Failed) -> Finding:
@@ -79,7 +79,9 @@ def judge_refusal(settings: KinesisSettings, failed: Failed) -> Finding:
     )
 
 
-def judge_stream(settings: KinesisSettings, summary: Mapping[str, Any]) -> Finding:
+def judge_stream(
+    settings: KinesisSettings, summary: Mapping[str, Any], *, keys_matter: bool = True
+) -> Finding:
     """What DescribeStreamSummary says, against our settings."""
     status = summary.get("StreamStatus", "unknown")
     mode = summary.get("StreamModeDetails", {}).get("StreamMode", "PROVISIONED")
@@ -90,6 +92,9 @@ def judge_stream(settings: KinesisSettings, summary: Mapping[str, Any]) -> Findi
     )
     if status not in _USABLE:
         return Finding.fail("stream", found, "wait until it is ACTIVE, or choose another KINESIS_STREAM")
+    if keys_matter and ignores_keys(summary):
+        why, _, fix = KEYS_IGNORED.message.partition(" Fix: ")
+        return Finding.fail("stream", f"{found}; {why}", fix)
     largest_kib = summary.get("MaxRecordSizeInKiB")
     if largest_kib is not None and settings.max_record_bytes > largest_kib * 1024:
         return Finding.warn(

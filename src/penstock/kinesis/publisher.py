@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 import structlog
 
-from penstock.abandonable import DaemonThreads
+from penstock.abandonable import DaemonThreads, in_daemon_thread
 from penstock.capture.ack import AckTracker
 from penstock.capture.event import ChangeEvent
 from penstock.capture.queue import InflightEventQueue
 from penstock.clock import awake_or_asleep
 from penstock.errors import LineStale, PenstockError, SinkOutage
-from penstock.kinesis.client import RecordSink
+from penstock.kinesis.client import KEYS_IGNORED, RecordSink
 from penstock.kinesis.gate import Flight, SendGate
 from penstock.kinesis.outcome import Accepted, Answered, Failed, Refused, Result, Unsent, judge
 from penstock.kinesis.plan import PublishPlan, Request, Settled
@@ -58,6 +58,7 @@ class KinesisPublisher:
         metrics: CaptureMetrics,
         max_requests: int,
         outage_limit_s: float,
+        look_every_s: float = 60.0,
     ) -> None:
         self._queue = queue
         self._tracker = tracker
@@ -69,6 +70,7 @@ class KinesisPublisher:
         self._health = health
         self._metrics = metrics
         self._outage_limit_s = outage_limit_s
+        self._look_every_s = look_every_s
         self._threads = DaemonThreads(max_requests, name="put-records")
         self._wake = asyncio.Event()
         self._drained = asyncio.Event()
@@ -78,6 +80,8 @@ class KinesisPublisher:
         self._failure: BaseException | None = None
         self._finishing = False
         """No request may begin any more."""
+        self._unusable: Failed | None = None
+        """Why nothing more may be sent to this stream."""
         self._progress_at = time.monotonic()
         self._accepted_at = float("-inf")
         self._said_at = float("-inf")
@@ -96,7 +100,8 @@ class KinesisPublisher:
     async def run(self) -> None:
         """Publish until cancelled, or until the line is stale or the sink is out for too long."""
         self._queue.set_wakeup(self._wake.set)
-        async with asyncio.TaskGroup() as self._quarantining:
+        async with asyncio.TaskGroup() as self._tasks:
+            self._tasks.create_task(self._look_at_the_stream(), name="stream")
             while True:
                 self._wake.clear()
                 if self._failure is not None:
@@ -175,6 +180,18 @@ class KinesisPublisher:
             or self._queue.bytes_inflight >= _MUCH * self._queue.max_bytes
         ):
             self._plan.spill(failing_since=now - self._outage_limit_s, accepted_at=self._accepted_at)
+
+    async def _look_at_the_stream(self) -> None:
+        """A stream can be changed under us; what PutRecords doesn't tell has to be asked for."""
+        while True:
+            await asyncio.sleep(self._look_every_s)
+            failed = await in_daemon_thread(self._sink.probe)
+            if failed is not None and failed.code == KEYS_IGNORED.code:
+                self._unusable = failed
+                self._health.set_fault(Fault.STREAM, f"{failed.code}: {failed.message}")
+                self._wake.set()
+            if complaint := self._sink.complaint():
+                _log.warning("sink_complains", detail=complaint)
 
     def _dispatch(self, request: Request, now: float) -> None:
         if request.attempt == 0:
@@ -271,7 +288,7 @@ class KinesisPublisher:
         """
         if self._pointer is None and self._refused_events:
             self._pointer = self._refused_events.popleft()
-            self._quarantining.create_task(self._quarantine(self._pointer), name="quarantine")
+            self._tasks.create_task(self._quarantine(self._pointer), name="quarantine")
 
     async def _quarantine(self, event: ChangeEvent) -> None:
         await self._undeliverable.quarantine(event, REFUSED)
@@ -302,16 +319,18 @@ class KinesisPublisher:
         """
         if not self._plan.is_active:
             self._progress_at = now
-        if now - self._progress_at < self._outage_limit_s:
+        if self._unusable is None and now - self._progress_at < self._outage_limit_s:
             self._gate.open()
             return False
         self._gate.close()
-        if not self._gone():
+        if self._gone():
+            return True
+        if self._unusable is None:
             raise SinkOutage(
                 f"Kinesis accepted nothing for {now - self._progress_at:.0f} s;"
                 " the slot is given up until it answers"
             )
-        return True
+        raise SinkOutage(f"{self._unusable.code}: {self._unusable.message}")
 
     def _tidy(self) -> None:
         """After a look at the plan: account for what left it, and tell those who wait for it."""

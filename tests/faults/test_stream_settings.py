@@ -1,0 +1,54 @@
+"""Streams that are named, set or switched in ways that PutRecords doesn't tell of."""
+
+from __future__ import annotations
+
+from tests.faults.rig import Rig, assert_calm
+from tests.servers.capture_site import readiness, wait_for_phase
+from tests.servers.exchange import PUT_RECORDS
+from tests.servers.faults import AmendSummary
+
+AUTO = AmendSummary("RecordDistributionStrategy", "AUTO")
+BY_KEY = AmendSummary("RecordDistributionStrategy", "USER_PARTITION_KEY")
+TABLE = "CREATE TABLE items (id int PRIMARY KEY, version int)"
+UNORDERED = {"PARTITION_KEY_MODE": "fallback", "PARTITION_KEY_FALLBACK": "lsn"}
+
+
+def test_a_stream_that_ignores_keys_gets_nothing_until_it_is_switched(rig: Rig) -> None:
+    rig.psql(TABLE)
+    rig.psql("INSERT INTO items VALUES (1, 1)")
+    rig.proxy.inject(AUTO, operation=None)
+    with rig.capture() as capture:
+        down = wait_for_phase(capture, "sink_down")
+        assert down["status"] == 503
+        assert "ignores partition keys" in down["reasons"][0]
+        assert capture.wait_for_log("sink_down")["level"] == "error"
+        assert not [request for request in rig.proxy.log.requests if request.operation == PUT_RECORDS]
+        rig.proxy.clear()
+        rig.proxy.inject(BY_KEY, operation="DescribeStreamSummary")
+        capture.wait_for_log("streaming")
+        rig.wait_until_confirmed()
+        assert readiness(capture)["status"] == 200
+        assert_calm(capture)
+    assert len(rig.of_key("public.items/1")) == 1
+
+
+def test_a_stream_that_ignores_keys_is_good_enough_without_order(rig: Rig) -> None:
+    rig.psql(TABLE)
+    rig.proxy.inject(AUTO, operation="DescribeStreamSummary")
+    with rig.capture(**UNORDERED) as capture:
+        capture.wait_for_log("streaming")
+        rig.psql("INSERT INTO items VALUES (1, 1)")
+        rig.wait_until_confirmed()
+        assert readiness(capture)["status"] == 200
+    assert len(rig.changes()) == 1
+
+
+def test_a_stream_may_be_named_by_its_arn(rig: Rig) -> None:
+    rig.psql(TABLE)
+    arn = f"arn:aws:kinesis:{rig.kinesis.region}:123456789012:stream/{rig.stream}"
+    with rig.capture(KINESIS_STREAM=arn) as capture:
+        capture.wait_for_log("streaming")
+        rig.psql("INSERT INTO items VALUES (1, 1)")
+        rig.wait_until_confirmed()
+        assert_calm(capture)
+    assert len(rig.of_key("public.items/1")) == 1
