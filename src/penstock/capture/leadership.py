@@ -57,8 +57,6 @@ class Leadership:
         self._stop = stop
         self._line = LeaderLine(settings.replication, settings.leader, role="capture")
         self._on_new_history = on_new_history
-        timings = self._line.timings
-        self._request_s = timings.connect_s + timings.answer_s
         self._over_by: float | None = None
         self.has_led = False
         self.confirmed_lsn = 0
@@ -216,7 +214,7 @@ class Leadership:
     async def _drain(self, pipeline: Pipeline, reader: asyncio.Task[None], freshness: Freshness) -> None:
         """Deliver what was read, and tell Postgres: within SHUTDOWN_DRAIN_S, and less than a second more.
 
-        In its last part no request begins any more, so that those under way can end before it is over.
+        In its last part no request leaves any more, so that those that have can end before it is over.
         """
         self._health.enter(Phase.DRAINING)
         _log.info("draining", pending=pipeline.tracker.pending_count)
@@ -226,7 +224,7 @@ class Leadership:
         reader.cancel()
         await asyncio.wait([reader])
         try:
-            async with asyncio.timeout(drain_s - min(self._request_s, drain_s / 2)):
+            async with asyncio.timeout(drain_s - min(self._settings.request_timeouts.read_s, drain_s / 2)):
                 await pipeline.publisher.drained()
         except TimeoutError:
             await pipeline.publisher.finish(until=drained_by + _LAST_WORDS_S / 2)
