@@ -7,7 +7,7 @@ import pwd
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TypedDict
@@ -19,7 +19,9 @@ _SERVER_USER = "postgres"
 _PACKAGES = "on Debian or Ubuntu: apt-get install postgresql postgresql-<version>-wal2json"
 
 
-class _Identity(TypedDict, total=False):
+class Identity(TypedDict, total=False):
+    """A user, as `subprocess` takes it; empty for our own."""
+
     user: int
     group: int
     extra_groups: list[int]
@@ -45,6 +47,14 @@ class PostgresPrograms:
             raise LocalServerError(f"no wal2json beside the PostgreSQL in {', '.join(seen)}; {_PACKAGES}")
         raise LocalServerError(f"no PostgreSQL server programs found; {_PACKAGES}")
 
+    def command(self, program: str) -> Sequence[str | Path]:
+        """How a program of this installation is called."""
+        return [self.bindir / program]
+
+    def identity(self) -> Identity:
+        """As whom: PostgreSQL refuses to run as root, so root runs it as `postgres`."""
+        return server_identity()
+
     def library_directory(self) -> Path:
         """Where this installation keeps its loadable modules."""
         pg_config = self.bindir / "pg_config"
@@ -61,7 +71,7 @@ class PostgresPrograms:
     def attempt(self, program: str, *args: str | Path) -> subprocess.CompletedProcess[str]:
         """Run a program to its end, whatever that end is."""
         return subprocess.run(
-            [self.bindir / program, *args],
+            [*self.command(program), *args],
             cwd="/",
             env=_environment(),
             stdin=subprocess.DEVNULL,
@@ -69,20 +79,20 @@ class PostgresPrograms:
             text=True,
             check=False,
             timeout=300,
-            **_identity(),
+            **self.identity(),
         )
 
     def spawn(self, program: str, *args: str | Path, output: IO[bytes]) -> subprocess.Popen[bytes]:
         """Start a program in a session of its own, out of reach of a terminal's Ctrl-C."""
         return subprocess.Popen(
-            [self.bindir / program, *args],
+            [*self.command(program), *args],
             cwd="/",
             env=_environment(),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            **_identity(),
+            **self.identity(),
         )
 
     def guard(self, directory: Path, data: Path) -> subprocess.Popen[bytes]:
@@ -90,22 +100,23 @@ class PostgresPrograms:
 
         That input closes by itself when our process ends, however it ends, so no server is left behind.
         """
-        script = 'read -r _; "$1" stop -m immediate -D "$2"; rm -rf "$3"'
+        script = 'read -r _; directory=$1; shift; "$@"; rm -rf "$directory"'
+        stop = [*self.command("pg_ctl"), "stop", "-m", "immediate", "-D", data]
         return subprocess.Popen(
-            ["/bin/sh", "-c", script, "sh", self.bindir / "pg_ctl", data, directory],
+            ["/bin/sh", "-c", script, "sh", directory, *stop],
             cwd="/",
             env=_environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
-            **_identity(),
+            **self.identity(),
         )
 
 
 def give_to_server_user(path: Path) -> None:
     """Let the user that runs the server own a path that we made."""
-    identity = _identity()
+    identity = server_identity()
     if identity:
         os.chown(path, identity["user"], identity["group"])
 
@@ -123,8 +134,8 @@ def _output(*command: str) -> str:
     return "" if done.returncode else done.stdout.strip()
 
 
-def _identity() -> _Identity:
-    """PostgreSQL refuses to run as root, so root runs it as `postgres`."""
+def server_identity() -> Identity:
+    """The user that runs servers: ourselves, or `postgres` if we are root."""
     if os.geteuid() != 0:
         return {}
     try:
