@@ -211,7 +211,7 @@ def test_a_backlog_in_the_socket_is_left_to_the_next(site: CaptureSite, fault_pr
 
 def test_process_1_hears_a_stop_before_anything_has_begun(site: CaptureSite) -> None:
     """Issue 8, point 8. The kernel drops a SIGTERM for process 1 that has no handler for it."""
-    inside = ("unshare", "--pid", "--fork", "--kill-child", *PENSTOCK)
+    inside = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", *PENSTOCK)
     with CaptureProcess(site.env(), program=inside) as capture:
         child = wait_until(lambda: listening_child(capture.pid), "Python runs our first lines")
         began = time.monotonic()

@@ -77,6 +77,18 @@ def test_a_server_clock_that_jumps_back_makes_frames_look_old() -> None:
     assert not freshness.is_fresh(110.0)
 
 
+def test_after_a_jump_back_the_watchdog_alone_keeps_the_line_fresh() -> None:
+    """Issue 8, point 14: frames look an hour old for the rest of the leadership, which costs nothing else."""
+    line = Freshness(limit_s=3.0, now=100.0)
+    line.frame_sent(5_000.0, now=100.0)
+    for second in range(101, 200):
+        line.frame_sent(5_000.0 + second - 100 - 3_600, now=float(second))
+        line.lock_seen(second - 0.5)
+        assert line.is_fresh(float(second))
+
+    assert not line.is_fresh(202.6)
+
+
 def test_a_server_clock_that_jumps_ahead_does_not_vouch_for_the_future() -> None:
     freshness = line()
     freshness.frame_sent(SERVER + 101, now=101.0)

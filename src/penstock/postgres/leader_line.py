@@ -13,7 +13,7 @@ import structlog
 from psycopg import AsyncConnection
 
 from penstock.clock import awake_or_asleep
-from penstock.errors import LineLost, PenstockError, SlotBusy
+from penstock.errors import LineLost, LockLost, PenstockError, SlotBusy
 from penstock.postgres import protocol
 from penstock.postgres.connection import connect, connect_replication, connection_parameters, one_line
 from penstock.postgres.freshness import Freshness
@@ -256,6 +256,12 @@ class LeaderLine:
         """
         try:
             await work
+        except LockLost as error:
+            words = None if self._stream is None else self._stream.last_words()
+            self.hang_up()
+            if words is None:
+                raise
+            raise words from error
         except Exception:
             self.hang_up()
             raise

@@ -96,7 +96,7 @@ class ReplicationStream:
             self._flush()
         except psycopg.Error as error:
             # The socket may hold what the server said before it hung up: that tells more.
-            raise self._last_words() or LineLost(f"can't send a status update: {one_line(error)}") from error
+            raise self.last_words() or LineLost(f"can't send a status update: {one_line(error)}") from error
 
     def close(self) -> None:
         """Leave COPY BOTH by closing the connection, which also frees the lock and the slot."""
@@ -137,12 +137,20 @@ class ReplicationStream:
                 raise self._ended
         return drained
 
-    def _last_words(self) -> PostgresError | None:
-        """What the server said before the line broke, if it said anything; frames before it are skipped."""
+    def last_words(self) -> PostgresError | None:
+        """What the server said before it ended the session, if that is here. Frames before it are lost.
+
+        A reader that pauses leaves them in the socket, and the reason behind them.
+        """
+        if self._closed or self._ended is not None:
+            return self._ended
+        size = 1
         try:
-            self._pgconn.consume_input()
-            while (size := self._pgconn.get_copy_data(1)[0]) > 0:
-                pass
+            while size > 0:
+                self._pgconn.consume_input()
+                size = self._pgconn.get_copy_data(1)[0]
+                while size > 0 and (more := self._pgconn.get_copy_data(1)[0]) != 0:
+                    size = more
         except psycopg.Error:
             return None
         return self._end_of_stream() if size < 0 else None
