@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from tests.faults.rig import Rig, check_stream
-from tests.faults.stream_checks import count_repeats
+from tests.faults.rig import Rig, assert_calm, check_stream
+from tests.faults.stream_checks import Change, count_repeats
 from tests.faults.workload import Writers
 from tests.servers.capture_site import metric, wait_until
 from tests.servers.faults import (
@@ -59,15 +61,16 @@ def test_nothing_is_lost_and_the_last_word_is_the_newest(rig: Rig, scenario: str
 
 
 @pytest.mark.parametrize(
-    ("failures", "at_crash"), [(1, [0, 1, 2, 3, 5, 6, 7]), (2, [0, 1, 2, 3, 5, 6, 7, 4, 5, 7])]
+    ("failures", "at_crash"),
+    [(1, [0, 1, 2, 3, *range(5, 14)]), (2, [0, 1, 2, 3, *range(5, 14), 4, 5, 6, 7, 8, 10])],
 )
 def test_a_crash_in_the_middle_of_a_resend_leaves_the_last_word_to_the_newest(
     rig: Rig, failures: int, at_crash: list[int]
 ) -> None:
-    """The third record of a request fails, and perhaps the third of its re-send; then the process dies.
+    """The third record of a request fails, and perhaps a third one of its re-sends; then the process dies.
 
-    At that moment the stream has a hole or is out of order, and one more re-send is at Kinesis' door: it is
-    taken after the death of its sender.
+    Re-sends hold one record, then two, then four. At that moment the stream has a hole or is out of order,
+    and one more re-send is at Kinesis' door: it is taken after the death of its sender.
     """
     rig.psql("CREATE TABLE items (id bigint PRIMARY KEY, version bigint)")
     rig.psql("INSERT INTO items VALUES (1, 0)")
@@ -77,9 +80,9 @@ def test_a_crash_in_the_middle_of_a_resend_leaves_the_last_word_to_the_newest(
         rig.proxy.hold()
         rig.psql("UPDATE items SET version = 1")
         log.wait_for(lambda log: log.held == 1)
-        rig.psql("BEGIN; " + "UPDATE items SET version = version + 1;" * 6 + "COMMIT")
+        rig.psql("BEGIN; " + "UPDATE items SET version = version + 1;" * 12 + "COMMIT")
         wait_until(
-            lambda: metric(capture, "penstock_ack_pending") == 7, "the transaction waits behind its key"
+            lambda: metric(capture, "penstock_ack_pending") == 13, "the transaction waits behind its key"
         )
         rig.proxy.inject(FailRecords(at=(2,)), times=failures)
         # Long enough for `hold()` below to come before the next re-send is let through.
@@ -95,7 +98,7 @@ def test_a_crash_in_the_middle_of_a_resend_leaves_the_last_word_to_the_newest(
         log.wait_for(lambda log: log.arrived == len(log.requests))
         with rig.capture():
             rig.wait_until_confirmed()
-    assert versions(rig)[-6:] == [2, 3, 4, 5, 6, 7]
+    assert versions(rig)[-12:] == list(range(2, 14))
     check_stream(rig, samples)
 
 
@@ -130,3 +133,32 @@ def versions(rig: Rig) -> list[int]:
 def switch_on(rig: Rig, faults: dict[Fault, float]) -> None:
     for fault, probability in faults.items():
         rig.proxy.inject(fault, probability=probability)
+
+
+def test_one_failing_key_neither_stops_the_rest_nor_ends_the_leadership(rig: Rig) -> None:
+    """It fails for longer than an outage, and has more changes than may be in flight."""
+    rig.psql("CREATE TABLE bad (id int PRIMARY KEY, edition int)")
+    rig.psql("CREATE TABLE good (id int PRIMARY KEY, edition int)")
+    limits = {"INFLIGHT_MAX_MESSAGES": 100, "SINK_OUTAGE_DISCONNECT_S": 2}
+    with rig.capture(**limits) as capture, rig.oracle.watching() as samples:
+        capture.wait_for_log("streaming")
+        rig.proxy.inject(FailRecords(keys=["public.bad/1"], code="InternalFailure"))
+        rig.psql("INSERT INTO bad VALUES (1, 0)")
+        rig.psql("INSERT INTO good VALUES (0, 0)")
+        rig.psql("UPDATE bad SET edition = edition + 1;" * 300)
+        rig.psql("INSERT INTO good SELECT id, 0 FROM generate_series(1, 50) AS id")
+        wait_until(lambda: len(_of_table(rig, "good")) == 51, "the rest is published")
+        time.sleep(3)
+        assert len(_of_table(rig, "good")) == 51, "each of it once"
+        assert not _of_table(rig, "bad")
+        assert len(capture.events("streaming")) == 1
+        rig.proxy.clear()
+        rig.wait_until_confirmed()
+        assert len(capture.events("KeyRecovered")) == 1
+        assert_calm(capture, leaderships=2)
+    assert len({change.data for change in _of_table(rig, "bad")}) == 301
+    check_stream(rig, samples)
+
+
+def _of_table(rig: Rig, table: str) -> list[Change]:
+    return [change for change in rig.changes() if change.table == table]

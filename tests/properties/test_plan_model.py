@@ -98,7 +98,6 @@ class PlanMachine(RuleBasedStateMachine):
         self.not_before: dict[str, float] = {}
         self.just_failed: set[str] = set()
         self.failing_since: dict[str, float] = {}
-        self.accepted_at = float("-inf")
         self.spilled: set[str] = set()
         self.plan.add([self.received(change) for change in again], self.now)
 
@@ -187,14 +186,12 @@ class PlanMachine(RuleBasedStateMachine):
         for key in failed:
             self.failing_since.setdefault(key, self.now)
         self.just_failed = (self.just_failed - gets_on) | failed
-        if gets_on:
-            self.accepted_at = self.now
 
     @rule(seconds=st.sampled_from([0.0, 1.0, LONGEST_BACKOFF_S]))
     def spill(self, seconds: float) -> None:
-        self.plan.spill(failing_since=self.now - seconds, accepted_at=self.accepted_at)
-        limit = min(self.now - seconds, self.accepted_at)
-        self.spilled |= {key for key, since in self.failing_since.items() if since <= limit}
+        self.plan.spill(failing_since=self.now - seconds)
+        since = self.failing_since
+        self.spilled |= {key for key in since if since[key] <= self.now - seconds}
 
     def take_one(self, event: ChangeEvent, fail: bool) -> str | None:
         if fail:

@@ -11,10 +11,11 @@ from penstock.postgres.freshness import Freshness
 class Flight:
     """One request on its way through a thread."""
 
-    __slots__ = ("_gate", "has_left")
+    __slots__ = ("_gate", "has_left", "started_at")
 
-    def __init__(self, gate: SendGate) -> None:
+    def __init__(self, gate: SendGate, now: float) -> None:
         self._gate = gate
+        self.started_at = now
         self.has_left = False
         """Whether its bytes were let out: from then on Kinesis may carry it out."""
 

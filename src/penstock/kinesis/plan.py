@@ -227,14 +227,10 @@ class PublishPlan:
         self._retry(Request(request.events, request.attempt, since), now)
         return Settled([], [])
 
-    def spill(self, *, failing_since: float, accepted_at: float) -> None:
-        """Give up what waits behind keys that fail since then or longer, while others were accepted.
-
-        `accepted_at`: when anything was accepted last. A key that has failed only since then may share the
-        fate of the whole stream, and giving it up would gain nothing.
-        """
+    def spill(self, *, failing_since: float) -> None:
+        """Give up what waits behind events that have failed, each by itself, since then or longer."""
         for key, failing in self._failing.items():
-            if failing.since <= min(failing_since, accepted_at) and key in self._lanes:
+            if failing.since <= failing_since and key in self._lanes:
                 self._spilled.add(key)
                 self._abandon_lane(key)
 

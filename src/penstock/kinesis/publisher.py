@@ -83,7 +83,8 @@ class KinesisPublisher:
         self._unusable: Failed | None = None
         """Why nothing more may be sent to this stream."""
         self._progress_at = time.monotonic()
-        self._accepted_at = float("-inf")
+        self._is_unheard = False
+        """Whether a request since then brought nothing that Kinesis said of records."""
         self._said_at = float("-inf")
         self._on_marked: list[_Callback] = []
         self._refused_events: deque[ChangeEvent] = deque()
@@ -179,7 +180,7 @@ class KinesisPublisher:
             held >= _MUCH * self._queue.max_messages
             or self._queue.bytes_inflight >= _MUCH * self._queue.max_bytes
         ):
-            self._plan.spill(failing_since=now - self._outage_limit_s, accepted_at=self._accepted_at)
+            self._plan.spill(failing_since=now - self._outage_limit_s)
 
     async def _look_at_the_stream(self) -> None:
         """A stream can be changed under us; what PutRecords doesn't tell has to be asked for."""
@@ -196,7 +197,7 @@ class KinesisPublisher:
     def _dispatch(self, request: Request, now: float) -> None:
         if request.attempt == 0:
             self._metrics.batch_wait_seconds.observe(now - request.events[0].received_at)
-        flight = Flight(self._gate)
+        flight = Flight(self._gate, now)
         future = self._threads.submit(self._send, request, flight)
         self._flights[future] = flight
         future.add_done_callback(lambda done: self._finish(request, done))
@@ -206,6 +207,10 @@ class KinesisPublisher:
         result = self._sink.put_records(request.events, flight.may_leave)
         self._metrics.put_records_seconds.observe(time.monotonic() - started)
         return result
+
+    def _hangs(self, now: float) -> bool:
+        """Whether a request is under way for as long as an outage: a resolver knows no time-out."""
+        return any(now - flight.started_at >= self._outage_limit_s for flight in self._flights.values())
 
     def _gone(self) -> list[asyncio.Future[Result]]:
         """Requests that have left and are not answered."""
@@ -227,8 +232,7 @@ class KinesisPublisher:
                 self._plan.accept(request)
                 self._accepted(request.events, now)
             case Answered(codes):
-                # It judges records one by one: it is there, and a standby would hear the same.
-                self._progress_at = now
+                self._judged(now)
                 keys = [event.partition_key for event in request.events]
                 self._settled(self._plan.settle(request, judge(keys, codes), now), now)
                 self._metrics.count_record_errors(codes)
@@ -241,6 +245,7 @@ class KinesisPublisher:
                 if not self._freshness.is_fresh(awake_or_asleep()):
                     raise LineStale(f"no sign of leadership for {age_s:.1f} s")
             case Failed(code, message, stream_fault):
+                self._is_unheard = True
                 self._plan.fail(request, now)
                 self._metrics.request_errors.labels(code).inc()
                 if stream_fault:
@@ -252,10 +257,11 @@ class KinesisPublisher:
         self._say("request_refused", request, code, message, now)
         if len(request.events) == 1 and request.events[0].is_pointer:
             # A pointer is small and plain: if it is refused, the fault isn't the record's.
+            self._is_unheard = True
             self._health.set_fault(Fault.STREAM, f"{code}: {message}")
             self._plan.fail(request, now)
             return
-        self._progress_at = now
+        self._judged(now)
         settled = self._plan.refuse(request, now)
         if len(request.events) == 1 and not settled.undeliverable:
             self._refused_at_first.add(request.events[0].ack_id)
@@ -299,7 +305,7 @@ class KinesisPublisher:
         self._wake.set()
 
     def _accepted(self, events: list[ChangeEvent], now: float) -> None:
-        self._progress_at = self._accepted_at = now
+        self._judged(now)
         self._health.clear_fault(Fault.STREAM)
         if self._refused_at_first:
             self._reprieve(events)
@@ -312,6 +318,14 @@ class KinesisPublisher:
         for callback in self._on_marked:
             callback()
 
+    def _judged(self, now: float) -> None:
+        """Kinesis took records, or said of single ones why not: it is there.
+
+        A standby would hear the same, so a key may fail for as long as it likes without being an outage.
+        """
+        self._progress_at = now
+        self._is_unheard = False
+
     def _is_outage(self, now: float) -> bool:
         """Whether Kinesis has judged no record for too long; raises once all that has left is answered.
 
@@ -319,7 +333,9 @@ class KinesisPublisher:
         """
         if not self._plan.is_active:
             self._progress_at = now
-        if self._unusable is None and now - self._progress_at < self._outage_limit_s:
+        waited_s = now - self._progress_at
+        is_out = waited_s >= self._outage_limit_s and (self._is_unheard or self._hangs(now))
+        if self._unusable is None and not is_out:
             self._gate.open()
             return False
         self._gate.close()
@@ -327,8 +343,7 @@ class KinesisPublisher:
             return True
         if self._unusable is None:
             raise SinkOutage(
-                f"Kinesis accepted nothing for {now - self._progress_at:.0f} s;"
-                " the slot is given up until it answers"
+                f"Kinesis accepted nothing for {waited_s:.0f} s; the slot is given up until it answers"
             )
         raise SinkOutage(f"{self._unusable.code}: {self._unusable.message}")
 
