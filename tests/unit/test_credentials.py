@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from botocore import UNSIGNED
+from botocore.config import Config
 from botocore.credentials import ReadOnlyCredentials
 from botocore.session import Session
 
@@ -18,6 +20,10 @@ from penstock.local.kinesis import ACCESS_KEY_ID
 from penstock.settings import SettingsError
 from tests.servers.capture_site import wait_until
 from tests.servers.fake_sts import FakeSts
+
+
+def new_session() -> Session:
+    return open_session("eu-west-1")
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +37,7 @@ def sts(running_sts: FakeSts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     token = tmp_path / "token"
     token.write_text("a token")
     monkeypatch.delenv("AWS_PROFILE", raising=False)
-    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
     for name, value in running_sts.env(token).items():
         monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name, raising=False)
     running_sts.delay_s, running_sts.lifetime_s, running_sts.html = 0.0, 3600.0, False
@@ -40,7 +46,7 @@ def sts(running_sts: FakeSts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture
 def keeper(sts: FakeSts) -> Iterator[CredentialKeeper]:
-    keeper = CredentialKeeper(open_session)
+    keeper = CredentialKeeper(new_session)
     yield keeper
     keeper.close()
 
@@ -61,7 +67,7 @@ def test_credentials_are_at_hand_after_the_first_look(keeper: CredentialKeeper, 
 
 def test_nobody_waits_for_an_sts_that_does_not_answer(sts: FakeSts) -> None:
     sts.delay_s = 60
-    keeper = CredentialKeeper(open_session)
+    keeper = CredentialKeeper(new_session)
     started = time.monotonic()
 
     taken = keeper.take(first_wait_s=0.1)
@@ -74,7 +80,7 @@ def test_nobody_waits_for_an_sts_that_does_not_answer(sts: FakeSts) -> None:
 
 def test_short_lived_credentials_are_renewed_before_they_expire(sts: FakeSts) -> None:
     sts.lifetime_s = 3
-    keeper = CredentialKeeper(open_session)
+    keeper = CredentialKeeper(new_session)
     until = time.monotonic() + 4.5
 
     taken = set()
@@ -88,7 +94,7 @@ def test_short_lived_credentials_are_renewed_before_they_expire(sts: FakeSts) ->
 
 def test_what_is_at_hand_serves_until_it_expires(sts: FakeSts) -> None:
     sts.lifetime_s = 2.5
-    keeper = CredentialKeeper(open_session)
+    keeper = CredentialKeeper(new_session)
     assert key_of(keeper.take(first_wait_s=10)) == ACCESS_KEY_ID
     sts.html = True
 
@@ -105,7 +111,7 @@ def test_what_is_at_hand_serves_until_it_expires(sts: FakeSts) -> None:
 
 def test_a_missing_token_file_is_a_sentence(sts: FakeSts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", "/nonexistent/token")
-    keeper = CredentialKeeper(open_session)
+    keeper = CredentialKeeper(new_session)
 
     taken = keeper.take(first_wait_s=10)
 
@@ -118,7 +124,7 @@ def test_a_missing_token_file_is_a_sentence(sts: FakeSts, monkeypatch: pytest.Mo
 
 def test_html_from_sts_is_a_sentence(sts: FakeSts) -> None:
     sts.html = True
-    keeper = CredentialKeeper(open_session)
+    keeper = CredentialKeeper(new_session)
 
     taken = keeper.take(first_wait_s=10)
 
@@ -131,7 +137,7 @@ def test_html_from_sts_is_a_sentence(sts: FakeSts) -> None:
 def test_no_credentials_at_all(sts: FakeSts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ROLE_ARN")
     monkeypatch.delenv("AWS_WEB_IDENTITY_TOKEN_FILE")
-    keeper = CredentialKeeper(open_session)
+    keeper = CredentialKeeper(new_session)
 
     assert keeper.take(first_wait_s=10) == NO_CREDENTIALS
     keeper.close()
@@ -145,7 +151,7 @@ def test_a_look_that_hangs_is_left_behind(sts: FakeSts) -> None:
         sessions.append(1)
         if len(sessions) == 1:
             hang.wait(30)
-        return open_session()
+        return new_session()
 
     keeper = CredentialKeeper(first_hangs, patience_s=0.2)
 
@@ -170,7 +176,7 @@ def test_an_unknown_profile_is_a_bad_setting(sts: FakeSts, monkeypatch: pytest.M
     monkeypatch.setenv("AWS_PROFILE", "nobody")
 
     with pytest.raises(SettingsError, match="AWS_PROFILE='nobody': there is no such profile"):
-        open_session()
+        new_session()
 
 
 @pytest.mark.parametrize(
@@ -185,4 +191,12 @@ def test_certificates_that_cannot_be_used_are_a_bad_setting(
     monkeypatch.setenv("AWS_CA_BUNDLE", str(bundle))
 
     with pytest.raises(SettingsError, match=why):
-        ca_bundle_of(open_session())
+        ca_bundle_of(new_session())
+
+
+def test_sts_is_asked_in_the_region_of_the_stream(sts: FakeSts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ENDPOINT_URL_STS")
+
+    client = new_session().create_client("sts", config=Config(signature_version=UNSIGNED))
+
+    assert client.meta.endpoint_url == "https://sts.eu-west-1.amazonaws.com"

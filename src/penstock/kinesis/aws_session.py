@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import ssl
+from collections.abc import Mapping
 from typing import Any, Final, NoReturn
 
 from botocore import UNSIGNED
@@ -18,9 +19,11 @@ ANSWER_S: Final = 10.0
 """For those that give out credentials (STS, SSO). Retries are ours: botocore's take minutes."""
 
 
-def open_session() -> Session:
+def open_session(region: str) -> Session:
     """A session whose own clients don't wait for long; SettingsError if the AWS configuration is no good."""
     session = Session()
+    # botocore itself looks at AWS_DEFAULT_REGION only, and STS has an endpoint in each region.
+    session.set_config_variable("region", region)
     session.set_default_client_config(
         Config(connect_timeout=CONNECT_S, read_timeout=ANSWER_S, retries={"total_max_attempts": 1})
     )
@@ -52,7 +55,7 @@ class Endpoints:
     """Where the operations of one stream are: by its ARN, an account has hosts of its own for them."""
 
     def __init__(
-        self, session: Session, *, region: str, endpoint_url: str | None, stream: dict[str, str]
+        self, session: Session, *, region: str, endpoint_url: str | None, stream: Mapping[str, str]
     ) -> None:
         try:
             # Unsigned: a client that signs would look for credentials here and now.

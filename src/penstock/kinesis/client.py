@@ -9,6 +9,7 @@ from __future__ import annotations
 import binascii
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from http import HTTPStatus
 from http.client import HTTPException
 from typing import Any, Final, NamedTuple, Protocol
@@ -120,7 +121,7 @@ class KinesisClient:
 
         SettingsError if the AWS configuration is no good.
         """
-        session = open_session()
+        session = open_session(region)
         named = {"StreamARN" if stream.startswith("arn:") else "StreamName": stream}
         endpoints = Endpoints(session, region=region, endpoint_url=endpoint_url, stream=named)
         ca_bundle = ca_bundle_of(session)
@@ -139,7 +140,7 @@ class KinesisClient:
         self._keys_matter = keys_matter
         self._first_wait_s = connect_timeout_s + read_timeout_s
         self._named = _encode_text(named)
-        self._credentials = CredentialKeeper(open_session)
+        self._credentials = CredentialKeeper(partial(open_session, region))
 
     @property
     def endpoint_url(self) -> str:

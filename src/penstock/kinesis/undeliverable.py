@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import structlog
 
+from penstock.abandonable import in_daemon_thread
 from penstock.capture.event import ChangeEvent
 from penstock.kinesis.quarantine import QuarantineError, QuarantineStore, object_name, pointer_record
 from penstock.ops.health import Fault, Health
@@ -108,7 +109,7 @@ class UndeliverablePolicy:
         attempt = 0
         while True:
             try:
-                url = await asyncio.to_thread(store.store, name, event.payload)
+                url = await in_daemon_thread(store.store, name, event.payload)
             except QuarantineError as error:
                 self._health.set_fault(Fault.QUARANTINE, str(error))
                 _log.error("quarantine_fails", error=str(error), attempt=attempt, **_described(event))
