@@ -16,7 +16,7 @@ UNORDERED = {"PARTITION_KEY_MODE": "fallback", "PARTITION_KEY_FALLBACK": "lsn"}
 def test_a_stream_that_ignores_keys_gets_nothing_until_it_is_switched(rig: Rig) -> None:
     rig.psql(TABLE)
     rig.psql("INSERT INTO items VALUES (1, 1)")
-    rig.proxy.inject(AUTO, operation=None)
+    rig.proxy.inject(AUTO, operation="DescribeStreamSummary")
     with rig.capture() as capture:
         down = wait_for_phase(capture, "sink_down")
         assert down["status"] == 503
