@@ -154,6 +154,7 @@ def test_one_failing_key_neither_stops_the_rest_nor_ends_the_leadership(rig: Rig
         assert len(capture.events("streaming")) == 1
         rig.proxy.clear()
         rig.wait_until_confirmed()
+        assert [event["keys"] for event in capture.events("keys_left_behind")] == [1]
         assert len(capture.events("KeyRecovered")) == 1
         assert_calm(capture, leaderships=2)
     assert len({change.data for change in _of_table(rig, "bad")}) == 301

@@ -227,12 +227,17 @@ class PublishPlan:
         self._retry(Request(request.events, request.attempt, since), now)
         return Settled([], [])
 
-    def spill(self, *, failing_since: float) -> None:
-        """Give up what waits behind events that have failed, each by itself, since then or longer."""
+    def spill(self, *, failing_since: float) -> int:
+        """Give up what waits behind events that have failed, each by itself, since then or longer.
+
+        Returns how many keys were not given up before.
+        """
+        before = len(self._spilled)
         for key, failing in self._failing.items():
-            if failing.since <= failing_since and key in self._lanes:
+            if failing.since <= failing_since:
                 self._spilled.add(key)
                 self._abandon_lane(key)
+        return len(self._spilled) - before
 
     def replace(self, event: ChangeEvent, now: float) -> None:
         """An undeliverable event has a deliverable form now: it goes before all else of its key."""

@@ -180,7 +180,13 @@ class KinesisPublisher:
             held >= _MUCH * self._queue.max_messages
             or self._queue.bytes_inflight >= _MUCH * self._queue.max_bytes
         ):
-            self._plan.spill(failing_since=now - self._outage_limit_s)
+            spilled = self._plan.spill(failing_since=now - self._outage_limit_s)
+            if spilled:
+                _log.warning(
+                    "keys_left_behind",
+                    keys=spilled,
+                    note="Kinesis fails them for long; what waits behind them stays in Postgres",
+                )
 
     async def _look_at_the_stream(self) -> None:
         """A stream can be changed under us; what PutRecords doesn't tell has to be asked for."""
