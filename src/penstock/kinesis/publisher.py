@@ -17,6 +17,7 @@ from penstock.clock import awake_or_asleep
 from penstock.errors import LineStale, PenstockError, SinkOutage
 from penstock.kinesis.client import KEYS_IGNORED, RecordSink
 from penstock.kinesis.gate import Flight, SendGate
+from penstock.kinesis.outage import OutageClock
 from penstock.kinesis.outcome import Accepted, Answered, Failed, Refused, Result, Unsent, judge
 from penstock.kinesis.plan import PublishPlan, Request, Settled
 from penstock.kinesis.undeliverable import REFUSED, UndeliverablePolicy
@@ -80,11 +81,9 @@ class KinesisPublisher:
         self._failure: BaseException | None = None
         self._finishing = False
         """No request may begin any more."""
-        self._unusable: Failed | None = None
-        """Why nothing more may be sent to this stream."""
-        self._progress_at = time.monotonic()
-        self._is_unheard = False
-        """Whether a request since then brought nothing that Kinesis said of records."""
+        self._ending: PenstockError | None = None
+        """Why nothing more is sent; raised when all that has left is answered."""
+        self._clock = OutageClock(limit_s=outage_limit_s, now=time.monotonic())
         self._said_at = float("-inf")
         self._on_marked: list[_Callback] = []
         self._refused_events: deque[ChangeEvent] = deque()
@@ -110,11 +109,11 @@ class KinesisPublisher:
                 now = time.monotonic()
                 self._refill(now)
                 self._relieve(now)
-                waits = self._finishing or self._is_outage(now)
-                while not waits and (request := self._plan.next_request(time.monotonic())):
+                is_ending = self._finishing or self._is_ending(now)
+                while not is_ending and (request := self._plan.next_request(time.monotonic())):
                     self._dispatch(request, time.monotonic())
                 self._tidy()
-                await self._sleep(until_woken=waits)
+                await self._sleep(until_answered=is_ending)
 
     async def drained(self) -> None:
         """Wait until everything that can be sent has been accepted."""
@@ -161,7 +160,7 @@ class KinesisPublisher:
         room = self._queue.max_messages - self._plan.held
         if room > 0 and self._queue.qsize():
             if not self._plan.is_active:
-                self._progress_at = now
+                self._clock.rest(now)
             self._plan.add(self._queue.get_many_nowait(room), now)
             self._probe.start()
 
@@ -172,7 +171,7 @@ class KinesisPublisher:
         again, its changes come with a new leadership.
         """
         if self._plan.has_recovered:
-            raise KeyRecovered(
+            self._ending = KeyRecovered(
                 "Kinesis takes a key's records again that it had failed for long; they are read again"
             )
         held = self._plan.held + self._queue.qsize()
@@ -194,8 +193,9 @@ class KinesisPublisher:
             await asyncio.sleep(self._look_every_s)
             failed = await in_daemon_thread(self._sink.probe)
             if failed is not None and failed.code == KEYS_IGNORED.code:
-                self._unusable = failed
-                self._health.set_fault(Fault.STREAM, f"{failed.code}: {failed.message}")
+                sentence = f"{failed.code}: {failed.message}"
+                self._ending = SinkOutage(sentence)
+                self._health.set_fault(Fault.STREAM, sentence)
                 self._wake.set()
             if complaint := self._sink.complaint():
                 _log.warning("sink_complains", detail=complaint)
@@ -214,9 +214,8 @@ class KinesisPublisher:
         self._metrics.put_records_seconds.observe(time.monotonic() - started)
         return result
 
-    def _hangs(self, now: float) -> bool:
-        """Whether a request is under way for as long as an outage: a resolver knows no time-out."""
-        return any(now - flight.started_at >= self._outage_limit_s for flight in self._flights.values())
+    def _oldest_request(self) -> float | None:
+        return min((flight.started_at for flight in self._flights.values()), default=None)
 
     def _gone(self) -> list[asyncio.Future[Result]]:
         """Requests that have left and are not answered."""
@@ -238,7 +237,7 @@ class KinesisPublisher:
                 self._plan.accept(request)
                 self._accepted(request.events, now)
             case Answered(codes):
-                self._judged(now)
+                self._clock.judged(now)
                 keys = [event.partition_key for event in request.events]
                 self._settled(self._plan.settle(request, judge(keys, codes), now), now)
                 self._metrics.count_record_errors(codes)
@@ -251,7 +250,7 @@ class KinesisPublisher:
                 if not self._freshness.is_fresh(awake_or_asleep()):
                     raise LineStale(f"no sign of leadership for {age_s:.1f} s")
             case Failed(code, message, stream_fault):
-                self._is_unheard = True
+                self._clock.failed()
                 self._plan.fail(request, now)
                 self._metrics.request_errors.labels(code).inc()
                 if stream_fault:
@@ -263,11 +262,11 @@ class KinesisPublisher:
         self._say("request_refused", request, code, message, now)
         if len(request.events) == 1 and request.events[0].is_pointer:
             # A pointer is small and plain: if it is refused, the fault isn't the record's.
-            self._is_unheard = True
+            self._clock.failed()
             self._health.set_fault(Fault.STREAM, f"{code}: {message}")
             self._plan.fail(request, now)
             return
-        self._judged(now)
+        self._clock.judged(now)
         settled = self._plan.refuse(request, now)
         if len(request.events) == 1 and not settled.undeliverable:
             self._refused_at_first.add(request.events[0].ack_id)
@@ -306,12 +305,12 @@ class KinesisPublisher:
         await self._undeliverable.quarantine(event, REFUSED)
         now = time.monotonic()
         if not self._plan.is_active:
-            self._progress_at = now
+            self._clock.rest(now)
         self._plan.replace(event, now)
         self._wake.set()
 
     def _accepted(self, events: list[ChangeEvent], now: float) -> None:
-        self._judged(now)
+        self._clock.judged(now)
         self._health.clear_fault(Fault.STREAM)
         if self._refused_at_first:
             self._reprieve(events)
@@ -324,34 +323,24 @@ class KinesisPublisher:
         for callback in self._on_marked:
             callback()
 
-    def _judged(self, now: float) -> None:
-        """Kinesis took records, or said of single ones why not: it is there.
-
-        A standby would hear the same, so a key may fail for as long as it likes without being an outage.
-        """
-        self._progress_at = now
-        self._is_unheard = False
-
-    def _is_outage(self, now: float) -> bool:
-        """Whether Kinesis has judged no record for too long; raises once all that has left is answered.
+    def _is_ending(self, now: float) -> bool:
+        """Whether nothing more is sent; raises the reason once all that has left is answered.
 
         The lock is given up only then: a request that is carried out late must not meet another leader's.
         """
         if not self._plan.is_active:
-            self._progress_at = now
-        waited_s = now - self._progress_at
-        is_out = waited_s >= self._outage_limit_s and (self._is_unheard or self._hangs(now))
-        if self._unusable is None and not is_out:
+            self._clock.rest(now)
+        is_out = self._clock.is_out(now, oldest_request=self._oldest_request())
+        if self._ending is None and not is_out:
             self._gate.open()
             return False
         self._gate.close()
         if self._gone():
             return True
-        if self._unusable is None:
-            raise SinkOutage(
-                f"Kinesis accepted nothing for {waited_s:.0f} s; the slot is given up until it answers"
-            )
-        raise SinkOutage(f"{self._unusable.code}: {self._unusable.message}")
+        raise self._ending or SinkOutage(
+            f"Kinesis accepted nothing for {self._clock.silent_s(now):.0f} s;"
+            " the slot is given up until it answers"
+        )
 
     def _tidy(self) -> None:
         """After a look at the plan: account for what left it, and tell those who wait for it."""
@@ -362,12 +351,13 @@ class KinesisPublisher:
         if not self._plan.is_active and not self._queue.qsize():
             self._drained.set()
 
-    async def _sleep(self, *, until_woken: bool) -> None:
-        wake_at = self._plan.wake_at()
-        if self._plan.is_active:
-            outage_at = self._progress_at + self._outage_limit_s
-            wake_at = outage_at if wake_at is None else min(wake_at, outage_at)
-        if wake_at is None or until_woken:
+    async def _sleep(self, *, until_answered: bool) -> None:
+        due = [
+            self._plan.wake_at(),
+            self._clock.look_again_at(time.monotonic(), oldest_request=self._oldest_request()),
+        ]
+        wake_at = min((at for at in due if at is not None), default=None)
+        if wake_at is None or until_answered:
             await self._wake.wait()
             return
         timer = asyncio.get_running_loop().call_at(wake_at, self._wake.set)

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import pytest
+
+from penstock.kinesis.outage import OutageClock
+
+LIMIT_S = 30.0
+
+
+def clock() -> OutageClock:
+    return OutageClock(limit_s=LIMIT_S, now=100.0)
+
+
+def test_silence_after_a_failure_is_an_outage() -> None:
+    some = clock()
+    some.failed()
+
+    assert not some.is_out(129.9, oldest_request=None)
+    assert some.look_again_at(110.0, oldest_request=None) == 130.0
+    assert some.is_out(130.0, oldest_request=None)
+    assert some.silent_s(130.0) == 30.0
+
+
+def test_a_judgement_ends_it() -> None:
+    some = clock()
+    some.failed()
+    some.judged(129.0)
+
+    assert not some.is_out(1e6, oldest_request=None), "it only waits for a backoff"
+    some.failed()
+    assert not some.is_out(158.9, oldest_request=None)
+    assert some.is_out(159.0, oldest_request=None)
+
+
+def test_a_request_that_hangs_is_an_outage() -> None:
+    some = clock()
+
+    assert not some.is_out(135.0, oldest_request=106.0)
+    assert some.look_again_at(135.0, oldest_request=106.0) == 136.0
+    assert some.is_out(136.0, oldest_request=106.0)
+
+
+def test_nothing_to_send_starts_it_anew() -> None:
+    some = clock()
+    some.failed()
+    some.rest(200.0)
+
+    assert not some.is_out(1e6, oldest_request=None)
+
+
+@pytest.mark.parametrize("now", [100.0, 130.0, 200.0])
+def test_nobody_is_woken_for_nothing(now: float) -> None:
+    """A moment in the past would be a loop that never sleeps."""
+    some = clock()
+    assert some.look_again_at(now, oldest_request=None) is None
+    for oldest in (90.0, 150.0, 170.0):
+        again = some.look_again_at(now, oldest_request=oldest)
+        assert again is None or again > now
+    some.failed()
+    again = some.look_again_at(now, oldest_request=None)
+    assert again is None or again > now
