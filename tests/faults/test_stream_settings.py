@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 from tests.faults.rig import Rig, assert_calm
 from tests.servers.capture_site import readiness, wait_for_phase
 from tests.servers.exchange import PUT_RECORDS
-from tests.servers.faults import AmendSummary
+from tests.servers.faults import AmendSummary, Delay
 
 AUTO = AmendSummary("RecordDistributionStrategy", "AUTO")
 BY_KEY = AmendSummary("RecordDistributionStrategy", "USER_PARTITION_KEY")
@@ -52,3 +54,28 @@ def test_a_stream_may_be_named_by_its_arn(rig: Rig) -> None:
         rig.wait_until_confirmed()
         assert_calm(capture)
     assert len(rig.of_key("public.items/1")) == 1
+
+
+def test_as_many_requests_as_are_allowed(rig: Rig) -> None:
+    rig.psql(TABLE)
+    with rig.capture(KINESIS_MAX_REQUESTS=2, KINESIS_BATCH_MAX_RECORDS=1) as capture:
+        capture.wait_for_log("streaming")
+        rig.proxy.hold()
+        rig.psql("INSERT INTO items SELECT id, 0 FROM generate_series(1, 10) AS id")
+        rig.proxy.log.wait_for(lambda log: log.held == 2)
+        time.sleep(0.5)
+        assert rig.proxy.log.held == 2
+        rig.proxy.release()
+        rig.wait_until_confirmed()
+        assert_calm(capture)
+
+
+def test_an_answer_is_waited_for_as_long_as_is_asked_for(rig: Rig) -> None:
+    rig.psql(TABLE)
+    rig.proxy.inject(Delay(after_s=1.0), times=1)
+    with rig.capture(KINESIS_READ_TIMEOUT_S=0.5) as capture:
+        capture.wait_for_log("streaming")
+        rig.psql("INSERT INTO items VALUES (1, 1)")
+        assert capture.wait_for_log("request_failed")["code"] == "TimeoutError"
+        rig.wait_until_confirmed()
+    assert len(rig.of_key("public.items/1")) == 2, "given up, and carried out all the same"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import ssl
 from collections.abc import Mapping
 from typing import Any, Final, NoReturn
@@ -43,8 +42,7 @@ def ca_bundle_of(session: Session) -> str | None:
     path: str | None = session.get_config_variable("ca_bundle")
     if path is not None:
         try:
-            if not os.path.isdir(path):
-                ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=path)
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=path)
         except OSError as error:
             why = "it holds no certificates" if isinstance(error, ssl.SSLError) else error.strerror
             raise SettingsError(f"AWS_CA_BUNDLE={path!r}: can't be used: {why}") from None
