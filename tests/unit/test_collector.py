@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+from penstock.bench.collector_speed import one_row_transactions, seconds_for
 from penstock.capture.transaction_builder import TransactionBuilder
 from penstock.errors import ProtocolViolation
 from penstock.log_offset import OP_INFINITY, LogOffset
@@ -476,4 +477,27 @@ def test_a_check_in_mid_transaction_counts_from_there_on() -> None:
     assert steps_of(some, change(JUNE), boundary("C", 100)) == [
         Append(JUNE, 100, 2, payload(JUNE)),
         committed(100, 2, "events"),
+    ]
+
+
+def test_a_transaction_costs_by_what_it_touches_and_not_by_the_number_of_shapes() -> None:
+    frames = one_row_transactions(4000)
+    alone = min(seconds_for(frames, shapes=1) for _ in range(5))
+    among_many = min(seconds_for(frames, shapes=1000) for _ in range(5))
+    assert alone / among_many > 0.6, "0.8 is the target, and machines are noisy; a look at each shape is 0.2"
+
+
+def test_shapes_need_a_transaction_in_any_order_of_what_they_hold() -> None:
+    """The cut of a snapshot may lie ahead of the stream."""
+    some = collector()
+    for name, cut in (("events", 250), ("open_orders", 150), ("all_orders", 350)):
+        some.holds(name, LogOffset(cut, OP_INFINITY))
+    frames = [
+        frame for lsn in range(100, 500, 100) for frame in transaction(lsn, change(ORDERS), change(MAY))
+    ]
+    assert [step for step in steps_of(some, *frames) if isinstance(step, Committed)] == [
+        committed(100, 2),
+        committed(200, 2, "open_orders"),
+        committed(300, 2, "open_orders", "events"),
+        committed(400, 2, "open_orders", "all_orders", "events"),
     ]

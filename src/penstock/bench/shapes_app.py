@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 from penstock.bench import shapes_measures as measures
+from penstock.bench.collector_speed import collector_speed
 from penstock.bench.shapes_backlog import create_orders
 from penstock.bench.table import Row, print_table, say, write_markdown
 from penstock.local.postgres import PrivatePostgres
@@ -15,7 +16,7 @@ from penstock.spark.bench import SparkBench
 
 def bench_shapes(*, changes: int, rows: int, rounds: int, commits: int, markdown: Path | None) -> int:
     """Run every measurement; returns 0 if all targets were reached, 1 otherwise."""
-    found: list[Row] = []
+    found: list[Row] = collector_speed()
     with PrivatePostgres() as postgres, tempfile.TemporaryDirectory(prefix="penstock-bench-") as name:
         directory = Path(name)
         say(f"a table of {rows} rows")

@@ -10,7 +10,7 @@ import msgspec
 
 from penstock.capture.transaction_builder import TransactionBuilder
 from penstock.errors import ProtocolViolation
-from penstock.log_offset import OP_INFINITY, LogOffset
+from penstock.log_offset import BEFORE_ALL, OP_INFINITY, LogOffset
 from penstock.lsn import format_lsn
 from penstock.postgres import protocol, wal2json
 from penstock.shapes.change_log_index import Relation
@@ -21,7 +21,6 @@ from penstock.shapes.table_tree import Found, Tree
 _TRUNCATE: Final = ord("T")
 # What stands before it can't hold a quote of its own, and an unreadable type name comes behind it.
 _NAMES: Final = re.compile(rb'"schema":("(?:[^"\\]|\\.)*"),"table":("(?:[^"\\]|\\.)*")')
-_NOBODY: Final[frozenset[str]] = frozenset()
 
 
 class Append(NamedTuple):
@@ -131,7 +130,10 @@ class Collector:
         missing = self._followers.keys() - self._trees.keys()
         if missing:
             raise ValueError(f"followed tables without a tree: {sorted(map(str, missing))}")
-        self._held = {name: held.get(name) for name in shapes}
+        self._held = {name: held.get(name, BEFORE_ALL) for name in shapes}
+        self._hindmost = min(self._held, key=self._held.__getitem__, default="")
+        self._held_by_all = BEFORE_ALL
+        """A position that every table holds; not always the highest one."""
         self._gone: Set[Relation] = frozenset()
         self._routes: dict[Relation, frozenset[Relation]] = {}
         self._add_tree_routes()
@@ -140,7 +142,9 @@ class Collector:
         """The columns of the change whose relation is unknown."""
         self._rewrites = RewriteWatch()
         self._judged = dict(self._trees)
-        self._needed_by = _NOBODY
+        self._is_needed = False
+        self._whole = BEFORE_ALL
+        """Where the open transaction ends."""
         self._appended: dict[Relation, bool] = {}
         self._touched: set[str] = set()
         self._last_op = 0
@@ -174,8 +178,7 @@ class Collector:
 
         The latter as soon as its cut is known: should it fail, the next one has a later cut.
         """
-        held = self._held[shape]
-        self._held[shape] = offset if held is None else max(held, offset)
+        self._held[shape] = max(self._held[shape], offset)
 
     def take(self, frames: Sequence[memoryview], start: int, *, pause: bool = False) -> Collected:
         """Take frames from index `start` on, as many as possible; with `pause`, to the transaction's end."""
@@ -223,7 +226,8 @@ class Collector:
             SnapshotAgain(shape, reason)
             for table, shapes in self._followers.items()
             if self._looks_like(columns.get(table, self._asked))
-            for shape in sorted(shapes & self._needed_by)
+            for shape in sorted(shapes)
+            if self._held[shape] < self._whole
         ]
 
     def _looks_like(self, columns: frozenset[str]) -> bool:
@@ -271,7 +275,7 @@ class Collector:
     ) -> Relation | None:
         """Place a change; returns its relation if that is unknown, and then nothing has happened."""
         builder = self._builder
-        if not self._needed_by:
+        if not self._is_needed:
             self._last_op = builder.place()
             return None
         relation = self._relation(payload, wal_start)
@@ -286,8 +290,8 @@ class Collector:
             self.received_lsn = wal_start
         appended = self._appended.get(relation)
         if appended is None:
-            touched = self._needed_by.intersection(self._shapes_of(tables))
-            self._touched |= touched
+            touched = [name for name in self._shapes_of(tables) if self._held[name] < self._whole]
+            self._touched.update(touched)
             self._appended[relation] = appended = bool(touched)
         if appended:
             steps.append(Append(relation, builder.commit_lsn, op_offset, payload))
@@ -331,11 +335,18 @@ class Collector:
 
     def _begin(self, commit_lsn: int, end_lsn: int | None) -> None:
         self._builder.begin(commit_lsn, end_lsn)
-        whole = LogOffset(commit_lsn, OP_INFINITY)
-        self._needed_by = frozenset(
-            shape for shape, held in self._held.items() if held is None or held < whole
-        )
+        self._whole = LogOffset(commit_lsn, OP_INFINITY)
+        self._is_needed = self._needs_whole()
         self._last_op = 0
+
+    def _needs_whole(self) -> bool:
+        """Whether some table lacks the open transaction. Looks at one table, and rarely at all of them."""
+        if self._whole <= self._held_by_all:
+            return False
+        if self._held and self._held[self._hindmost] >= self._whole:
+            self._hindmost = min(self._held, key=self._held.__getitem__)
+            self._held_by_all = self._held[self._hindmost]
+        return bool(self._held) and self._held[self._hindmost] < self._whole
 
     def _commit(self, commit_lsn: int, end_lsn: int | None, steps: list[Step]) -> None:
         end = self._builder.commit(commit_lsn, end_lsn)
@@ -346,7 +357,7 @@ class Collector:
         }
         steps += [again for again in self._again(reasons) if again.shape in self._touched]
         steps.append(Committed(LogOffset(commit_lsn, self._last_op), end, frozenset(self._touched)))
-        self._needed_by = _NOBODY
+        self._is_needed = False
         self._appended.clear()
         self._touched.clear()
         self._truncated_at.clear()
