@@ -73,9 +73,7 @@ def member(tree: Tree, name: str) -> Member:
 
 
 async def place_of(catalog: ShapeCatalog, relation: Relation) -> Found | None:
-    """What the catalog finds, without the columns."""
-    found = await catalog.found(relation)
-    return None if found is None else found._replace(columns=frozenset())
+    return await catalog.found(relation)
 
 
 class TestTrees:
@@ -181,13 +179,47 @@ class TestTrees:
         assert found == Found()
         assert member(await tree_of(catalog, EVENTS), "may").attached
 
-    async def test_the_columns_of_what_is_found(self, sql: Sql, catalog: ShapeCatalog) -> None:
-        sql('CREATE TABLE t (id int PRIMARY KEY, "Größe" int, gone int); ALTER TABLE t DROP gone')
-        found = await catalog.found(T)
+    async def test_the_columns_of_a_partitioned_table(self, sql: Sql, catalog: ShapeCatalog) -> None:
+        sql(
+            PARTITIONS,
+            "ALTER TABLE events ADD more numeric(5,2), ADD gone int",
+            "ALTER TABLE events DROP gone",
+        )
+        tree = await tree_of(catalog, EVENTS)
+        assert tree.columns == ("id integer", "day integer", "note text", "more numeric(5,2)")
+        assert (await tree_of(catalog, Relation("public", "may"))).columns == ()
 
-        assert found is not None
-        assert found.columns == {"id", "Größe"}
-        assert await catalog.columns({T, Relation("public", "no")}) == {T: frozenset({"id", "Größe"})}
+    @pytest.mark.parametrize(
+        ("change", "file", "toast", "name"),
+        [
+            ("TRUNCATE t", True, False, False),
+            ("VACUUM FULL t", True, False, False),
+            ("CLUSTER t USING t_pkey", True, False, False),
+            ("ALTER TABLE t SET UNLOGGED", True, True, False),
+            ("ALTER TABLE t ALTER n TYPE bigint", True, True, False),
+            ("ALTER TABLE t ADD x timestamptz DEFAULT clock_timestamp()", True, True, False),
+            ("ALTER TABLE t RENAME TO u; ALTER TABLE u RENAME TO t", False, False, True),
+            ("ALTER TABLE t SET SCHEMA other; ALTER TABLE other.t SET SCHEMA public", False, False, True),
+            ("GRANT SELECT ON ALL TABLES IN SCHEMA public TO public", False, False, False),
+            ("ALTER TABLE t ADD x int DEFAULT 5; ALTER TABLE t RENAME n TO m", False, False, False),
+            ("CREATE INDEX ON t (n); ANALYZE t", False, False, False),
+            ("ALTER TABLE t REPLICA IDENTITY FULL", False, False, False),
+            ("VACUUM FREEZE pg_type", False, False, False),
+            ("VACUUM FULL pg_type", False, False, False),
+        ],
+    )
+    async def test_the_facts_that_rewrites_are_judged_by(
+        self, sql: Sql, catalog: ShapeCatalog, change: str, file: bool, toast: bool, name: bool
+    ) -> None:
+        sql("CREATE SCHEMA other; CREATE TABLE t (id int PRIMARY KEY, n int, v text)")
+        before = (await tree_of(catalog, T)).table
+        sql(change)
+        now = (await tree_of(catalog, T)).table
+
+        assert before.toast
+        assert before.named
+        assert (now.filenode != before.filenode, now.toast != before.toast) == (file, toast)
+        assert (now.named != before.named) == name
 
     async def test_no_such_relation(self, catalog: ShapeCatalog) -> None:
         assert await place_of(catalog, Relation("public", "no")) is None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
 from penstock.local.postgres import PrivatePostgres
-from tests.servers.shapes_site import ShapesSite
+from tests.servers.shapes_site import ShapesProcess, ShapesSite
 
 LONG = 120.0
 TABLES = """
@@ -89,8 +90,8 @@ def test_nothing_is_lost_by_tricks(postgres: PrivatePostgres, database: str, tmp
         for name, reason in (
             ("bulk", "public.bulk was rewritten"),
             ("texts", "public.texts was rewritten"),
-            ("away", "public.elsewhere is not in the database as it was"),
-            ("parts", "public.parts_1 is not in the database as it was"),
+            ("away", "public.away was renamed and renamed back"),
+            ("parts", "public.parts_old is a partition of public.parts, and not all of its rows"),
             ("migrated", "column"),
             ("moody", "'sad' to 'unhappy'"),
         ):
@@ -101,3 +102,125 @@ def test_nothing_is_lost_by_tricks(postgres: PrivatePostgres, database: str, tmp
         assert reasons == ["it is new"], "a TRUNCATE is in the stream"
         service.stop()
         assert service.wait(LONG) == 0, service.log_text()[-4000:]
+
+
+UNSEEN = """
+CREATE TABLE nightly (id int PRIMARY KEY, n int);
+CREATE TABLE hourly (id int PRIMARY KEY, n int);
+CREATE TABLE months (id int, r int, n int, PRIMARY KEY (id, r)) PARTITION BY RANGE (r);
+CREATE TABLE months_0 PARTITION OF months FOR VALUES FROM (0) TO (10);
+CREATE TABLE taken (id int, r int, n int, PRIMARY KEY (id, r)) PARTITION BY RANGE (r);
+CREATE TABLE taken_0 PARTITION OF taken FOR VALUES FROM (0) TO (10);
+CREATE TABLE calm (id int, r int, n int, PRIMARY KEY (id, r)) PARTITION BY RANGE (r);
+CREATE TABLE calm_0 PARTITION OF calm FOR VALUES FROM (0) TO (10);
+INSERT INTO nightly SELECT g, 0 FROM generate_series(1, 9) g;
+INSERT INTO hourly SELECT g, 0 FROM generate_series(1, 9) g;
+INSERT INTO months VALUES (1, 1, 0), (2, 2, 0);
+INSERT INTO taken VALUES (1, 1, 0), (2, 2, 0);
+INSERT INTO calm VALUES (1, 1, 0), (2, 2, 0);
+"""
+UNSEEN_COLUMNS = {
+    "nightly": ("id", "n"),
+    "hourly": ("id", "n"),
+    "months": ("id", "r", "n"),
+    "taken": ("id", "r", "n"),
+    "calm": ("id", "r", "n"),
+}
+TRUNCATE_AND_UNLOGGED = (
+    "TRUNCATE nightly",
+    "ALTER TABLE nightly SET UNLOGGED",
+    "INSERT INTO nightly SELECT g, {0} FROM generate_series(1, 1000) g",
+    "ALTER TABLE nightly SET LOGGED",
+)
+ATTACHED_UNLOGGED = """
+BEGIN; CREATE UNLOGGED TABLE months_1 (id int, r int, n int, PRIMARY KEY (id, r));
+INSERT INTO months_1 SELECT g, 11, 1 FROM generate_series(1, 1000) g;
+ALTER TABLE months_1 SET LOGGED;
+ALTER TABLE months ATTACH PARTITION months_1 FOR VALUES FROM (10) TO (20); COMMIT
+"""
+NAME_TAKEN_BY_ITS_LIKE = """
+BEGIN; CREATE TABLE taken_1 PARTITION OF taken FOR VALUES FROM (10) TO (20);
+INSERT INTO taken SELECT g, 11, 1 FROM generate_series(1, 1000) g;
+ALTER TABLE taken_1 RENAME TO taken_old;
+CREATE TABLE taken_1 (id int, r int, n int, PRIMARY KEY (id, r)); COMMIT
+"""
+A_NEW_MONTH = """
+BEGIN; CREATE TABLE calm_1 PARTITION OF calm FOR VALUES FROM (10) TO (20);
+INSERT INTO calm SELECT g, 11, 1 FROM generate_series(1, 1000) g; UPDATE calm SET n = 2 WHERE id < 5; COMMIT
+"""
+
+
+@pytest.mark.timeout(600)
+def test_what_never_was_in_the_stream_is_copied_again(
+    postgres: PrivatePostgres, database: str, tmp_path: Path
+) -> None:
+    """Loads without WAL and rows under another name; what is in the stream costs no snapshot."""
+    site = ShapesSite(postgres, database, tmp_path)
+    site.sql(UNSEEN)
+    site.write_file(*map(shape, UNSEEN_COLUMNS))
+
+    def all_equal(service: ShapesProcess) -> None:
+        for name, columns in UNSEEN_COLUMNS.items():
+            site.wait_equal(name, columns, f"SELECT {', '.join(columns)} FROM {name}", LONG, service)
+
+    with site.shapes() as service:
+        service.wait_for_log("snapshot_done", LONG, count=len(UNSEEN_COLUMNS))
+        site.sql("; ".join(["BEGIN", *TRUNCATE_AND_UNLOGGED, "COMMIT"]).format(1))
+        site.sql("TRUNCATE hourly; INSERT INTO hourly VALUES (1, 1)")
+        for trick in (ATTACHED_UNLOGGED, NAME_TAKEN_BY_ITS_LIKE, A_NEW_MONTH):
+            site.sql(trick)
+        all_equal(service)
+        for name, reason in (
+            ("nightly", "public.nightly was rewritten"),
+            ("months", "public.months_1 is a partition of public.months, and not all of its rows"),
+            ("taken", "public.taken_old is a partition of public.taken, and not all of its rows"),
+        ):
+            service.wait_for_reason(name, reason, LONG)
+        while not {"public.calm_1", "public.hourly"} <= {
+            line["table"] for line in service.events("rows_compared")
+        }:
+            time.sleep(0.1)
+        needed = [(line["shape"], line["reason"]) for line in service.events("snapshot_needed")]
+        assert [reason for name, reason in needed if name in ("calm", "hourly")] == ["it is new"] * 2, needed
+        service.stop()
+        assert service.wait(LONG) == 0, service.log_text()[-4000:]
+    for statement in (*TRUNCATE_AND_UNLOGGED, "TRUNCATE hourly", "INSERT INTO hourly VALUES (2, 2)"):
+        site.sql(statement.format(2))
+    site.sql(
+        A_NEW_MONTH.replace("calm_1", "calm_2").replace("(10) TO (20)", "(20) TO (30)").replace("11", "21")
+    )
+    log = site.once()
+    for name, columns in UNSEEN_COLUMNS.items():
+        site.assert_equal(name, columns, f"SELECT {', '.join(columns)} FROM {name}")
+    assert [line["shape"] for line in log if line["event"] == "snapshot_needed"] == ["nightly"]
+
+
+SHORT_LIVED = """
+DO $$ BEGIN FOR n IN 1..20 LOOP
+    EXECUTE format('CREATE TABLE short_%s AS SELECT g AS id, 1 AS r, 2 AS n FROM generate_series(1, 3) g', n);
+    COMMIT;
+    EXECUTE format('DROP TABLE short_%s', n);
+    COMMIT;
+END LOOP; END $$
+"""
+
+
+@pytest.mark.timeout(300)
+def test_short_lived_tables_hold_nobody_up(postgres: PrivatePostgres, database: str, tmp_path: Path) -> None:
+    """Not even those that look like a partition."""
+    site = ShapesSite(postgres, database, tmp_path)
+    site.sql("CREATE TABLE kept (id int, r int, n int, PRIMARY KEY (id, r)) PARTITION BY RANGE (r)")
+    site.sql("CREATE TABLE kept_0 PARTITION OF kept FOR VALUES FROM (0) TO (10)")
+    site.write_file(shape("kept"))
+    with site.shapes() as service:
+        service.wait_for_log("snapshot_done", LONG)
+        site.sql(SHORT_LIVED)
+        site.sql("INSERT INTO kept VALUES (1, 1, 1)")
+        ((end,),) = site.sql("SELECT pg_current_wal_lsn()")
+        began = time.monotonic()
+        read = f"SELECT write_lsn >= '{end}' FROM pg_stat_replication WHERE application_name LIKE 'penstock%'"
+        while not any(row[0] for row in site.sql(read)):
+            time.sleep(0.1)
+        assert time.monotonic() - began < 4, "the reader has waited for tables that nobody follows"
+        site.wait_equal("kept", ("id",), "SELECT id FROM kept", LONG, service)
+        assert [line["reason"] for line in service.events("snapshot_needed")] == ["it is new"]

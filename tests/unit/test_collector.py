@@ -10,9 +10,11 @@ from penstock.capture.transaction_builder import TransactionBuilder
 from penstock.errors import ProtocolViolation
 from penstock.log_offset import OP_INFINITY, LogOffset
 from penstock.lsn import format_lsn
+from penstock.postgres.snapshot import Content
 from penstock.shapes.change_log_index import Relation
 from penstock.shapes.collector import Append, Collected, Collector, Committed, Silence, Step
 from penstock.shapes.snapshot_again import SnapshotAgain
+from penstock.shapes.streamed_rows import row_hash
 from penstock.shapes.table_tree import Found, Member, Tree
 
 ORDERS = Relation("public", "orders")
@@ -145,90 +147,218 @@ def test_a_sub_partition_is_found_through_all_its_ancestors() -> None:
     assert steps_of(some, change(JUNE), boundary("C", 100))[-1] == committed(100, 0, "events")
 
 
-COLUMNS = {ORDERS: frozenset({"id", "amount"}), EVENTS: frozenset({"id", "at", "kind"})}
+LAYOUT = ("id bigint", "at date", "kind text")
+WITH_COLUMNS = (ORDERS_TREE, EVENTS_TREE._replace(columns=LAYOUT))
 
 
-def row(relation: Relation, *columns: str, identity: bool = False) -> bytes:
-    cells = ",".join(f'{{"name":"{name}","type":"text","value":null}}' for name in columns)
+def row(relation: Relation, *columns: str, action: str = "I") -> bytes:
+    pairs = [each.split() for each in columns]
+    cells = ",".join(f'{{"name":"{name}","type":"{kind}","value":1}}' for name, kind in pairs)
+    where = "identity" if action == "D" else "columns"
     return xlogdata(
-        f'{{"action":"I","schema":"{relation.schema}","table":"{relation.table}",'
-        f'"{"identity" if identity else "columns"}":[{cells}]}}'.encode()
+        f'{{"action":"{action}","schema":"{relation.schema}","table":"{relation.table}",'
+        f'"{where}":[{cells}]}}'.encode()
     )
 
 
 @pytest.mark.parametrize(
-    ("frame", "shapes"),
+    ("frame", "asks"),
     [
-        (row(OTHER, "id", "at", "kind"), {"events"}),
-        (row(OTHER, "id", "kind"), {"events"}),
-        (row(OTHER, "id", "at", "kind", "dropped"), {"events"}),
-        (row(OTHER, "id", "amount"), {"open_orders", "all_orders"}),
-        (row(OTHER, "id", identity=True), {"events", "open_orders", "all_orders"}),
-        (row(OTHER, "name", "price"), set()),
-        (row(OTHER, "id", "at", "price"), set()),
-        (change(OTHER, "T"), {"events", "open_orders", "all_orders"}),
+        (row(OTHER, *LAYOUT), True),
+        (row(OTHER, *reversed(LAYOUT)), True),
+        (row(OTHER, *LAYOUT[:2]), False),
+        (row(OTHER, *LAYOUT, "more int"), False),
+        (row(OTHER, "id integer", *LAYOUT[1:]), False),
+        (row(OTHER, "id bigint"), False),
+        (row(OTHER, "id bigint", action="D"), True),
+        (row(OTHER, "id integer", action="D"), False),
+        (row(OTHER, *LAYOUT[:2], action="U"), True),
+        (change(OTHER, "T"), True),
+        (xlogdata(b'{"action":"I","schema":"public","table":"other","columns":[{"name":""x""}]}'), True),
     ],
 )
-@pytest.mark.parametrize("found", [None, Found(columns=frozenset({"unlike"}))])
-def test_a_relation_that_is_not_as_it_was_may_have_been_any_that_looks_like_it(
-    frame: bytes, shapes: set[str], found: Found | None
-) -> None:
-    """Renamed and back, or renamed and the name taken by another: the change is in no route."""
-    some = collector()
-    assert take(some, [boundary("B", 100), frame]).unknown == OTHER
-    if found is not None:
-        assert some.learn(OTHER, found) == []
-    assert some.is_other(found) or b'"T"' in frame
-    assert again(some.learn_lost(OTHER, COLUMNS)).keys() == shapes
-    assert steps_of(some, frame, boundary("C", 100)) == [committed(100, 0)]
+def test_only_what_has_the_columns_of_a_partition_is_asked_for(frame: bytes, asks: bool) -> None:
+    taken = take(collector(trees=WITH_COLUMNS), transaction(100, frame))
+    assert taken.unknown == (OTHER if asks else None)
 
 
-def test_a_relation_with_the_columns_of_its_change_is_what_it_was() -> None:
-    some = collector()
-    take(some, [boundary("B", 100), row(OTHER, "id", "kind")])
-    assert not some.is_other(Found(columns=frozenset({"id", "kind", "more"})))
-    take(some, [])
-    assert not some.is_other(Found()), "nothing was asked"
+def test_without_partitioned_tables_nothing_is_asked_for() -> None:
+    some = collector({"orders": ORDERS}, [ORDERS_TREE])
+    assert steps_of(some, *transaction(100, row(OTHER, *LAYOUT))) == [committed(100, 0)]
 
 
-def rewritten(*, toast: int, filenode: int = 77) -> list[Tree]:
+@pytest.mark.parametrize("columns", [LAYOUT, (*LAYOUT, "more integer")])
+def test_partitions_may_have_the_columns_that_their_root_had(columns: tuple[str, ...]) -> None:
+    """The stream is behind the catalog."""
+    some = collector(trees=WITH_COLUMNS)
+    some.check([ORDERS_TREE, EVENTS_TREE._replace(columns=(*LAYOUT, "more integer"))], LATER)
+    assert take(some, transaction(100, row(OTHER, *columns))).unknown == OTHER
+
+
+def test_a_relation_that_is_gone_is_nobodys() -> None:
+    some = collector(trees=WITH_COLUMNS)
+    frames = transaction(100, row(OTHER, *LAYOUT))
+    assert take(some, frames).unknown == OTHER
+    assert some.learn(OTHER, None) == []
+    assert take(some, frames, 1).steps == [committed(100, 0)]
+    assert some.check(WITH_COLUMNS, LATER) == []
+
+
+def rewritten(*, toast: int = 0, filenode: int = 77) -> list[Tree]:
     return [Tree(ORDERS_NOW._replace(filenode=filenode, toast=toast)), EVENTS_TREE]
 
 
 def test_a_rewrite_shows_by_the_toast_table() -> None:
     some = collector(trees=[Tree(ORDERS_NOW._replace(toast=5)), EVENTS_TREE])
     assert some.check(rewritten(toast=5), LATER) == [], "TRUNCATE"
+    assert some.is_certain
     found = again(some.check(rewritten(toast=6, filenode=78), LATER))
     assert found.keys() == {"open_orders", "all_orders"}
     assert "public.orders was rewritten" in found["all_orders"]
 
 
-def test_without_a_toast_table_a_rewrite_shows_by_the_lack_of_a_truncate() -> None:
-    some = collector()
-    assert some.check(rewritten(toast=0), 200) == [], "the stream is not so far yet"
-    take(some, [keepalive(199)])
-    assert some.check(rewritten(toast=0), 300) == []
-    assert some.tree_of(ORDERS) == ORDERS_TREE, "whoever comes after a crash must see it too"
-    take(some, [keepalive(200)])
-    found = again(some.check(rewritten(toast=0), 400))
-    assert some.tree_of(ORDERS).table.filenode == 77
-    assert found.keys() == {"open_orders", "all_orders"}
-    take(some, [keepalive(400)])
-    assert some.check(rewritten(toast=0), 500) == [], "it is said once"
+ID = '"pk":[{"name":"id","type":"integer"}]'
 
 
-@pytest.mark.parametrize("stream_first", [True, False])
-def test_a_truncate_explains_a_new_filenode(stream_first: bool) -> None:
+def insert(relation: Relation, number: int) -> bytes:
+    cells = f'{{"name":"id","type":"integer","value":{number}}}'
+    text = f'"schema":"{relation.schema}","table":"{relation.table}","columns":[{cells}],{ID}'
+    return xlogdata(f'{{"action":"I",{text}}}'.encode())
+
+
+def content(member: Member, *numbers: int, cut: int = 1000, filenode: int = 77) -> Content:
+    hashes = [row_hash([str(number)]) for number in numbers]
+    return Content(cut, member.oid, filenode, len(hashes), sum(hashes))
+
+
+@pytest.mark.parametrize("look_first", [True, False])
+@pytest.mark.parametrize(
+    ("truncates", "rows", "proved"),
+    [(True, (1, 2), True), (True, (1, 2, 3), False), (True, (1, 3), False), (False, (), False)],
+)
+def test_without_a_toast_table_a_new_file_is_settled_by_its_rows(
+    look_first: bool, truncates: bool, rows: tuple[int, ...], proved: bool
+) -> None:
+    """TRUNCATE and a load, or TRUNCATE and a load without WAL, or such a load alone."""
     some = collector()
     some.check(TREES, 50)
-    truncate = transaction(100, change(ORDERS, "T"))
-    if stream_first:
-        steps_of(some, *truncate)
-    assert some.check(rewritten(toast=0), 150) == []
-    if not stream_first:
-        steps_of(some, *truncate)
-    steps_of(some, keepalive(300))
-    assert some.check(rewritten(toast=0), 400) == []
+    frames = transaction(100, change(ORDERS, "T"), insert(ORDERS, 1)) if truncates else []
+    frames += transaction(150, insert(ORDERS, 2))
+    if not look_first:
+        steps_of(some, *frames)
+    assert some.check(rewritten(), 200) == []
+    assert some.tree_of(ORDERS) == ORDERS_TREE, "whoever comes after a crash must see it too"
+    if look_first:
+        steps_of(some, *frames)
+    assert not some.has_passed(300)
+    steps_of(some, *transaction(299, insert(ORDERS, 9)), *transaction(400, insert(ORDERS, 10)))
+    assert some.has_passed(300)
+    (doubt,) = some.doubts
+
+    found = some.settle(doubt, content(ORDERS_NOW, *rows, *([9] if rows else []), cut=300))
+
+    assert again(found).keys() == (set() if proved else {"open_orders", "all_orders"})
+    assert all("public.orders was rewritten" in reason for reason in again(found).values())
+    assert some.is_certain
+    assert some.tree_of(ORDERS).table.filenode == 77
+    assert some.check(rewritten(), 500) == []
+    assert some.is_certain, "it is said once"
+
+
+def test_a_table_that_is_truncated_again_and_again() -> None:
+    some = collector()
+    for turn in range(1, 5):
+        at = 1000 * turn
+        assert some.check(rewritten(filenode=at), at) == []
+        (doubt,) = some.doubts
+        steps_of(some, *transaction(at + 100, change(ORDERS, "T"), insert(ORDERS, turn)))
+        # Its file is a later one by now.
+        assert some.settle(doubt, content(ORDERS_NOW, turn, cut=at + 200, filenode=at + 1)) == []
+        assert some.check(rewritten(filenode=at + 1), at + 300) == []
+        assert some.is_certain
+
+
+def test_a_doubt_that_can_not_be_settled_is_a_snapshot() -> None:
+    some = collector()
+    some.check(rewritten(), 200)
+    (doubt,) = some.doubts
+    assert again(some.give_up(doubt)).keys() == {"open_orders", "all_orders"}
+    assert some.give_up(doubt) == []
+
+
+def test_snapshots_that_began_since_settle_a_doubt() -> None:
+    some = collector()
+    some.check(rewritten(), 200)
+    (doubt,) = some.doubts
+    for shape in ("open_orders", "all_orders"):
+        some.holds(shape, LogOffset(250, OP_INFINITY))
+    assert some.settle(doubt, content(ORDERS_NOW, 1, cut=300)) == []
+    assert some.is_certain
+
+
+def test_a_doubt_about_another_table_is_for_the_next_look() -> None:
+    some = collector()
+    some.check(rewritten(), 200)
+    (doubt,) = some.doubts
+    assert some.settle(doubt, content(MAY_NOW, cut=300)) == []
+    assert some.doubts == [doubt]
+
+
+def with_june(tree: Tree = EVENTS_TREE) -> list[Tree]:
+    return [ORDERS_TREE, tree._replace(partitions=(*tree.partitions, member(JUNE, 4)))]
+
+
+@pytest.mark.parametrize("look_first", [True, False])
+@pytest.mark.parametrize(("rows", "proved"), [((1, 2), True), ((1, 2, 3), False), ((), False)])
+def test_a_new_partition_is_settled_by_its_rows(
+    look_first: bool, rows: tuple[int, ...], proved: bool
+) -> None:
+    some = collector()
+    frames = transaction(100, insert(JUNE, 1), insert(JUNE, 2))
+    if look_first:
+        assert some.check(with_june(), 150) == []
+        assert steps_of(some, *frames)[-1] == committed(100, 2, "events")
+    else:
+        assert take(some, frames).unknown == JUNE
+        assert some.learn(JUNE, Found((EVENTS,))) == []
+        assert take(some, frames, 1).steps[-1] == committed(100, 2, "events")
+        assert some.check(with_june(), 150) == []
+    (doubt,) = some.doubts
+    found = again(some.settle(doubt, content(doubt.member, *rows, filenode=4)))
+    assert found.keys() == (set() if proved else {"events"})
+    assert all("not all of its rows are in the stream" in reason for reason in found.values())
+
+
+def test_the_changes_of_a_partition_under_another_name_are_missed() -> None:
+    """Made, filled and renamed, while a table of the same columns took its name."""
+    some = collector()
+    frames = transaction(100, insert(OTHER, 1))
+    assert take(some, frames).unknown == OTHER
+    some.learn(OTHER, Found())
+    take(some, frames, 1)
+    some.check(with_june(), 150)
+    (doubt,) = some.doubts
+    assert again(some.settle(doubt, content(doubt.member, 1, filenode=4))).keys() == {"events"}
+
+
+def test_a_partition_that_came_and_went_between_looks_has_left_rows_behind() -> None:
+    some = collector()
+    take(some, [boundary("B", 100), insert(JUNE, 1)])
+    some.learn(JUNE, Found((EVENTS,)))
+    assert some.check(TREES, 150) == [], "these may have been read before"
+    assert again(some.check(TREES, 160)) == {
+        "events": "public.events_june, a partition of public.events, was detached or dropped"
+    }
+    assert some.check(TREES, 170) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "renamed"), [("1", "1", False), ("1", "2", True), ("", "2", False)]
+)
+def test_a_table_that_was_renamed_and_back(before: str, now: str, renamed: bool) -> None:
+    some = collector(trees=[Tree(ORDERS_NOW._replace(named=before)), EVENTS_TREE])
+    found = again(some.check([Tree(ORDERS_NOW._replace(named=now)), EVENTS_TREE], LATER))
+    assert found.keys() == ({"open_orders", "all_orders"} if renamed else set())
 
 
 def test_an_attached_table_brings_rows_along() -> None:
@@ -382,7 +512,7 @@ def test_what_can_not_be_placed_ends_the_stream(frames: list[bytes]) -> None:
 
 def test_a_tree_that_nobody_follows_is_left_alone() -> None:
     some = collector({"orders": ORDERS})
-    assert take(some, transaction(100, change(MAY))).unknown == MAY
+    assert steps_of(some, *transaction(100, change(MAY))) == [committed(100, 0)]
     assert some.check(TREES, LATER) == []
 
 
@@ -413,17 +543,12 @@ def test_every_followed_table_needs_a_tree() -> None:
         (
             [ORDERS_TREE, EVENTS_TREE._replace(partitions=(MAY_NOW, member(JUNE, 4)))],
             set(),
-            "a new partition begins empty",
+            "a new partition is settled by its rows",
         ),
         (
             [ORDERS_TREE, EVENTS_TREE._replace(partitions=(MAY_NOW, member(JUNE, 4, attached=True)))],
             {"events"},
             "public.events_june was attached to public.events",
-        ),
-        (
-            [ORDERS_TREE, EVENTS_TREE._replace(partitions=(MAY_NOW, member(OTHER, 5)))],
-            {"events"},
-            "changes of it were passed over",
         ),
     ],
 )

@@ -66,6 +66,15 @@ FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamesp
 WHERE n.nspname = %s AND c.relname = %s
 """
 
+_COLUMNS: LiteralString = """
+SELECT c.oid, c.relfilenode, ARRAY(
+           SELECT a.attname::text FROM pg_catalog.pg_attribute a
+           WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated <> 'v'
+           ORDER BY a.attnum)
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relname = %s
+"""
+
 
 class SnapshotStale(PostgresError):
     """The snapshot doesn't fit the tables as they are now, or has ended. A new one is needed."""
@@ -82,6 +91,17 @@ class SnapshotPart(NamedTuple):
     first_block: int
     end_block: int | None
     """The first block that isn't part of it; None: there is no end."""
+
+
+class Content(NamedTuple):
+    """All rows of a table at a snapshot's cut, in a few numbers."""
+
+    cut_lsn: int
+    oid: int
+    filenode: int
+    rows: int
+    total: int
+    """The sum of the rows' hashes: 60 bits of what Postgres prints of their columns, in the order of them."""
 
 
 class ExportedSnapshot:
@@ -114,6 +134,25 @@ class ExportedSnapshot:
         except psycopg.Error as error:
             raise _meaning(error, ", ".join(map(str, relations))) from error
         return parts
+
+    async def content(self, relation: Relation) -> Content:
+        """Count and hash the rows of a table that has rows of its own. SnapshotStale as of `parts`."""
+        try:
+            # An error spoils this part of the transaction alone.
+            async with self._holder.transaction():
+                await self._holder.execute("SET LOCAL row_security = off")
+                await self._holder.execute(_lock([relation]))
+                _judged(relation, await (await self._holder.execute(_LOOK, relation)).fetchone())
+                oid, filenode, columns = await self._row(_COLUMNS, relation)
+                rows, total = await self._row(_digest(relation, columns))
+        except psycopg.Error as error:
+            raise _meaning(error, str(relation)) from error
+        return Content(self.cut_lsn, oid, filenode, rows, int(total))
+
+    async def _row(self, query: LiteralString | Composed, values: Sequence[str] = ()) -> tuple[Any, ...]:
+        row = await (await self._holder.execute(query, values or None)).fetchone()
+        assert row is not None, "the table is there and locked, and an aggregate has a row"
+        return row
 
 
 @asynccontextmanager
@@ -257,6 +296,19 @@ def _copy(columns: Sequence[str], part: SnapshotPart) -> Composed:
     return SQL("COPY (SELECT {} FROM ONLY {} WHERE {}) TO STDOUT").format(
         SQL(", ").join(map(Identifier, columns)), Identifier(*part.relation), SQL(" AND ").join(within)
     )
+
+
+def _digest(relation: Relation, columns: Sequence[str]) -> Composed:
+    """concat prints as COPY and wal2json do; a cast to text would not (char(n))."""
+    cell = SQL(
+        "CASE pg_catalog.num_nulls({0}) WHEN 1 THEN 'n' ELSE pg_catalog.concat("
+        "pg_catalog.length(pg_catalog.concat({0})), ':', {0}) END"
+    )
+    text = SQL(" || ").join(cell.format(Identifier(name)) for name in columns) if columns else SQL("''")
+    return SQL(
+        "SELECT pg_catalog.count(*), coalesce(pg_catalog.sum(('x' || pg_catalog.left(pg_catalog.encode("
+        "pg_catalog.sha256(pg_catalog.convert_to({}, 'UTF8')), 'hex'), 15))::bit(60)::int8), 0) FROM ONLY {}"
+    ).format(text, Identifier(*relation))
 
 
 def _judged(relation: Relation, row: tuple[Any, ...] | None) -> tuple[int, int]:

@@ -13,12 +13,15 @@ from penstock.errors import ProtocolViolation
 from penstock.log_offset import BEFORE_ALL, OP_INFINITY, LogOffset
 from penstock.lsn import format_lsn
 from penstock.postgres import protocol, wal2json
+from penstock.postgres.snapshot import Content
 from penstock.shapes.change_log_index import Relation
-from penstock.shapes.rewrites import RewriteWatch
+from penstock.shapes.rewrites import Doubt, judge, without_toast
 from penstock.shapes.snapshot_again import SnapshotAgain
-from penstock.shapes.table_tree import Found, Tree
+from penstock.shapes.streamed_rows import Digest, StreamedRows
+from penstock.shapes.table_tree import Found, Member, Tree
 
 _TRUNCATE: Final = ord("T")
+_INSERT: Final = ord("I")
 # What stands before it can't hold a quote of its own, and an unreadable type name comes behind it.
 _NAMES: Final = re.compile(rb'"schema":("(?:[^"\\]|\\.)*"),"table":("(?:[^"\\]|\\.)*")')
 
@@ -63,6 +66,7 @@ class Collected(NamedTuple):
 
 class _Named(msgspec.Struct, gc=False, frozen=True):
     name: str
+    type: str = ""
 
 
 class _Cells(msgspec.Struct, gc=False, frozen=True):
@@ -79,12 +83,13 @@ class Collector:
 
     State. The route of each relation: the followed tables that it is or is a partition of; none if no shape
     needs it. The trees of the followed tables as the catalog had them last. What each shape's table holds.
-    Of the open transaction: which shapes it touched, and which tables it truncated.
+    Of the open transaction: which shapes it touched, and which tables it truncated. What is in doubt.
 
     Rules.
     1. Every change gets its LogOffset, followed or not: a shape keeps the offsets of the transaction.
-    2. A change of a relation without a route stops `take` until `learn` brings the catalog's answer. As
-       long as there is none, its transaction is open and nothing of it can be confirmed.
+    2. A partition has exactly the columns of its root. A change of a relation without a route that looks like
+       a partition's stops `take` until `learn` brings the catalog's answer; any other is nobody's. That may
+       be wrong (a table renamed and back, one whose root is altered in that moment), which rule 8 finds.
     3. A change is appended, under its own relation, if a shape that follows it still needs the transaction.
        Exactly those shapes are touched.
     4. A change whose relation can't be read is a ProtocolViolation: it might be anybody's. One that names a
@@ -94,14 +99,13 @@ class Collector:
     6. TRUNCATE of a partitioned table names it and its partitions in one WAL record. A partition that is
        truncated without it leaves rows that no change deletes: the table's shapes are snapshotted again,
        unless the whole table is truncated later in the transaction.
-    7. A relation that the catalog no longer has, or has with other columns than its change, was a followed
-       table or a partition under another name, or something else: the shapes of all tables that look like
-       the change are snapshotted again. An attached one brought rows along.
-    8. A change that the server left out is nowhere else: the shapes of its table are snapshotted again.
-    9. `check` compares the catalog with what it was: partitions that were detached, dropped, renamed, or
-       attached, a table that was dropped, renamed or exchanged, a rewrite. Nothing in the stream tells
-       these, so call it often; the snapshot that follows mends what was passed over since. Rewrites are
-       told from TRUNCATE by the RewriteWatch.
+    7. A change that the server left out is nowhere else: the shapes of its table are snapshotted again.
+    8. `check` compares the catalog with what it was, for all that no change tells (`rewrites.judge`). Call it
+       often; the snapshot that follows mends what was passed over since.
+    9. What `check` can't judge is a Doubt: `settle` it with the server's own rows. Until then the table's
+       tree is kept as it was before, so that whoever comes after a crash has the doubt too.
+    10. A relation that was learned as a partition, and that a later look doesn't have, was detached or
+       dropped in between: its rows are in the log, and no more in the table.
 
     Repeats. After a restart Postgres sends again from the slot's position. A shape doesn't need a
     transaction that its *table* holds as a whole: the offset was read from the table, of the history that
@@ -136,12 +140,20 @@ class Collector:
         """A position that every table holds; not always the highest one."""
         self._gone: Set[Relation] = frozenset()
         self._routes: dict[Relation, frozenset[Relation]] = {}
+        self._layouts: set[frozenset[str]] = set()
+        """The columns that partitions have, or had; empty: not known."""
+        self._without_toast: frozenset[Relation] = frozenset()
         self._add_tree_routes()
         self._relations: dict[bytes, Relation] = {}
-        self._asked: frozenset[str] = frozenset()
-        """The columns of the change whose relation is unknown."""
-        self._rewrites = RewriteWatch()
         self._judged = dict(self._trees)
+        self._doubts: dict[tuple[Relation, Relation], Doubt] = {}
+        self._streamed: dict[Relation, StreamedRows] = {}
+        self._streamed_now: set[Relation] = set()
+        """Those that the open transaction has changed."""
+        self._cuts: dict[str, int] = {}
+        self._learned: dict[Relation, bool] = {}
+        """Partitions that no look has had yet; whether one has lacked it, which may have begun before."""
+        self._looked_lsn = 0
         self._is_needed = False
         self._whole = BEFORE_ALL
         """Where the open transaction ends."""
@@ -174,16 +186,13 @@ class Collector:
         return frozenset(relation for relation, tables in self._routes.items() if table in tables)
 
     def holds(self, shape: str, offset: LogOffset) -> None:
-        """The shape's table was read and holds everything up to here, or a snapshot begins that will.
-
-        The latter as soon as its cut is known: should it fail, the next one has a later cut.
-        """
+        """A snapshot begins that holds all up to here: should it fail, the next one has a later cut."""
         self._held[shape] = max(self._held[shape], offset)
+        self._cuts[shape] = offset.tx_offset
 
     def take(self, frames: Sequence[memoryview], start: int, *, pause: bool = False) -> Collected:
         """Take frames from index `start` on, as many as possible; with `pause`, to the transaction's end."""
         steps: list[Step] = []
-        self._asked = frozenset()
         for index in range(start, len(frames)):
             if pause and not self._builder.in_transaction:
                 return Collected(steps, index)
@@ -203,43 +212,17 @@ class Collector:
                 return Collected(steps, index, unknown)
         return Collected(steps, len(frames))
 
-    @property
-    def tables(self) -> Set[Relation]:
-        """The followed tables."""
-        return self._followers.keys()
-
-    def is_other(self, found: Found | None) -> bool:
-        """Whether the catalog's answer can't be about the relation whose change was met."""
-        return found is None or not self._asked <= found.columns
-
-    def learn_lost(
-        self, relation: Relation, columns: Mapping[Relation, frozenset[str]]
-    ) -> list[SnapshotAgain]:
-        """The relation that was asked for is no longer there, or another one has its name.
-
-        `columns` are those of the followed tables. To be called only with answers of the server, never
-        because there was none.
-        """
-        self._routes.setdefault(relation, frozenset())
-        reason = f"{relation} is not in the database as it was: it may have been this table, or a partition"
-        return [
-            SnapshotAgain(shape, reason)
-            for table, shapes in self._followers.items()
-            if self._looks_like(columns.get(table, self._asked))
-            for shape in sorted(shapes)
-            if self._held[shape] < self._whole
-        ]
-
-    def _looks_like(self, columns: frozenset[str]) -> bool:
-        """Whether the change that was met may be of a table with these: some may have come or gone since."""
-        return self._asked <= columns or columns <= self._asked
-
-    def learn(self, relation: Relation, found: Found) -> list[SnapshotAgain]:
-        """The catalog's answer for the relation that was asked for."""
-        tables = self._followers.keys() & {relation, *found.ancestors}
+    def learn(self, relation: Relation, found: Found | None) -> list[SnapshotAgain]:
+        """The catalog's answer for the relation that was asked for; None: it has none of that name."""
+        tables = self._followers.keys() & {relation, *(found.ancestors if found else ())}
         self._routes[relation] = frozenset(tables)
-        parents = sorted(tables - {relation}) if found.attached else []
-        return self._again(dict.fromkeys(parents, f"{relation} was attached, with what it held"))
+        parents = sorted(tables - {relation})
+        if found is None or not parents:
+            return []
+        self._learned[relation] = False
+        self._streamed[relation] = StreamedRows(self._whole.tx_offset)
+        reasons = dict.fromkeys(parents, f"{relation} was attached, with what it held")
+        return self._again(reasons if found.attached else {})
 
     def knows(self, relation: Relation) -> bool:
         """Whether `learn` has been told of it, or it needs no telling."""
@@ -250,25 +233,104 @@ class Collector:
         reason = f"the server left out changes of {relation}, for want of a replica identity"
         return self._again(dict.fromkeys(sorted(self._routes[relation]), reason))
 
+    @property
+    def doubts(self) -> list[Doubt]:
+        """What is to be settled."""
+        return list(self._doubts.values())
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the catalog was looked at, and nothing is in doubt."""
+        return self._looked_lsn > 0 and not self._doubts
+
+    def has_passed(self, lsn: int) -> bool:
+        """Whether every transaction with a commit LSN below this one was taken."""
+        return self._builder.safe_lsn >= lsn
+
     def check(self, trees: Iterable[Tree], wal_lsn: int) -> list[SnapshotAgain]:
         """The followed tables as the catalog has them now, without those that it no longer has.
 
         `wal_lsn`: where the server's WAL was then, or later.
         """
         now = {tree.table.relation: tree for tree in trees}
-        reasons = self._rewrites.proven(self.received_lsn)
+        reasons = self._unlearned(now)
         for table, before in self._trees.items():
-            reason = self._difference(before, now.get(table), wal_lsn)
-            if reason is not None and (table in now or table not in self._gone):
-                reasons[table] = reason
+            judgement = judge(before, now.get(table), wal_lsn, self._routes)
+            if judgement.again and (table in now or table not in self._gone):
+                reasons[table] = judgement.again
+            self._doubts |= {(table, doubt.member.relation): doubt for doubt in judgement.doubts}
         self._gone = self._trees.keys() - now.keys()
         self._trees |= {table: tree for table, tree in now.items() if table in self._followers}
-        self._rewrites.end_look()
-        doubtful = self._rewrites.doubtful
-        self._judged |= {table: tree for table, tree in self._trees.items() if table not in doubtful}
+        again = self._begin_again(reasons)
+        self._stream_rows(wal_lsn)
+        return again
+
+    def settle(self, doubt: Doubt, content: Content) -> list[SnapshotAgain]:
+        """What the server has of a doubtful member, at a position that was passed."""
+        table, relation = doubt.table, doubt.member.relation
+        if self._doubts.get((table, relation)) != doubt or content.oid != doubt.member.oid:
+            # The next look sees what became of it.
+            return []
+        streamed = self._streamed.get(relation)
+        known = None if streamed is None else streamed.before(content.cut_lsn)
+        if known != Digest(content.rows, content.total):
+            return self.give_up(doubt)
+        del self._doubts[table, relation]
+        # It may have been truncated once more since the look.
+        tree = self._trees[table]
+        self._trees[table] = tree._replace(
+            table=_with_file(tree.table, content),
+            partitions=tuple(_with_file(each, content) for each in tree.partitions),
+        )
+        self._keep_judged()
+        return []
+
+    def give_up(self, doubt: Doubt) -> list[SnapshotAgain]:
+        """A doubt is confirmed, or can't be settled."""
+        if self._doubts.pop((doubt.table, doubt.member.relation), None) is None:
+            return []
+        if all(self._cuts.get(shape, 0) >= doubt.look_lsn for shape in self._followers[doubt.table]):
+            # Snapshots have begun since.
+            self._keep_judged()
+            return []
+        return self._begin_again({doubt.table: doubt.suspicion})
+
+    def _begin_again(self, reasons: Mapping[Relation, str]) -> list[SnapshotAgain]:
+        self._doubts = {key: doubt for key, doubt in self._doubts.items() if key[0] not in reasons}
+        self._keep_judged()
         self._forget_routes(reasons.keys())
         self._add_tree_routes()
         return self._again(reasons)
+
+    def _keep_judged(self) -> None:
+        doubtful = {table for table, _ in self._doubts}
+        self._judged |= {table: tree for table, tree in self._trees.items() if table not in doubtful}
+
+    def _unlearned(self, now: Mapping[Relation, Tree]) -> dict[Relation, str]:
+        there = {member.relation for tree in now.values() for member in (tree.table, *tree.partitions)}
+        reasons = {}
+        for relation, was_missed in list(self._learned.items()):
+            if relation in there or was_missed:
+                del self._learned[relation]
+            else:
+                self._learned[relation] = True
+            if relation not in there and was_missed:
+                for table in self._routes.get(relation, frozenset()) - {relation}:
+                    reasons[table] = f"{relation}, a partition of {table}, was detached or dropped"
+        return reasons
+
+    def _stream_rows(self, wal_lsn: int) -> None:
+        """Doubtful members are followed row by row; a TRUNCATE that two looks left alone, no more."""
+        doubtful = {relation for _, relation in self._doubts}
+        self._streamed = {
+            relation: rows
+            for relation, rows in self._streamed.items()
+            if relation in doubtful or relation in self._learned or rows.since_lsn > self._looked_lsn
+        }
+        for doubt in self._doubts.values():
+            if doubt.is_new:
+                self._streamed.setdefault(doubt.member.relation, StreamedRows(wal_lsn))
+        self._looked_lsn = wal_lsn
 
     def _change(
         self, action: int | None, payload: bytes, wal_start: int, steps: list[Step]
@@ -281,10 +343,9 @@ class Collector:
         relation = self._relation(payload, wal_start)
         tables = self._routes.get(relation)
         if tables is None:
-            self._asked = _columns_in(payload)
-            return relation
-        if action == _TRUNCATE:
-            self._rewrites.truncated(relation)
+            if self._may_be_partition(action, payload):
+                return relation
+            tables = self._routes[relation] = frozenset()
         self._last_op = op_offset = builder.place()
         if wal_start > self.received_lsn:
             self.received_lsn = wal_start
@@ -297,7 +358,21 @@ class Collector:
             steps.append(Append(relation, builder.commit_lsn, op_offset, payload))
             if action == _TRUNCATE:
                 self._truncate(relation, tables, wal_start)
+        if self._streamed and relation in self._streamed:
+            self._streamed[relation].take(payload)
+            self._streamed_now.add(relation)
         return None
+
+    def _may_be_partition(self, action: int | None, payload: bytes) -> bool:
+        """Whether the change may be of a partition that isn't known yet."""
+        if not self._layouts or frozenset() in self._layouts:
+            return bool(self._layouts)
+        columns = _columns_in(payload)
+        if columns is None or action == _TRUNCATE:
+            return True
+        return columns in self._layouts or (
+            action != _INSERT and any(columns <= layout for layout in self._layouts)
+        )
 
     def _relation(self, payload: bytes, wal_start: int) -> Relation:
         names = _NAMES.search(payload)
@@ -313,6 +388,8 @@ class Collector:
         return relation
 
     def _truncate(self, relation: Relation, tables: Iterable[Relation], wal_start: int) -> None:
+        if relation in self._without_toast:
+            self._streamed.setdefault(relation, StreamedRows(self._whole.tx_offset))
         for table in tables:
             if table == relation:
                 self._truncated_at[table] = wal_start
@@ -357,6 +434,9 @@ class Collector:
         }
         steps += [again for again in self._again(reasons) if again.shape in self._touched]
         steps.append(Committed(LogOffset(commit_lsn, self._last_op), end, frozenset(self._touched)))
+        for relation in self._streamed_now & self._streamed.keys():
+            self._streamed[relation].committed(commit_lsn)
+        self._streamed_now.clear()
         self._is_needed = False
         self._appended.clear()
         self._touched.clear()
@@ -388,6 +468,10 @@ class Collector:
             for member in (tree.table, *tree.partitions):
                 before = self._routes.get(member.relation, frozenset())
                 self._routes[member.relation] = before | {table}
+        trees = self._trees.values()
+        # Also what they had before: the stream may be behind.
+        self._layouts |= {frozenset(tree.columns) for tree in trees if tree.is_partitioned}
+        self._without_toast = frozenset(name for tree in trees for name in without_toast(tree))
 
     def _forget_routes(self, tables: Set[Relation]) -> None:
         """Tables that begin anew lose what is no longer part of them; that is looked up when met again.
@@ -403,38 +487,15 @@ class Collector:
         self._routes = routes
         self._appended.clear()
 
-    def _difference(self, before: Tree, now: Tree | None, wal_lsn: int) -> str | None:
-        """What happened to a table that no change tells, in words."""
-        table = before.table.relation
-        if now is None:
-            return f"{table} was dropped or renamed"
-        if now.table.oid != before.table.oid:
-            return f"another table has taken the name {table}"
-        members = {member.oid: member for member in (now.table, *now.partitions)}
-        for old in (before.table, *before.partitions):
-            new = members.pop(old.oid, None)
-            if new is None:
-                return f"{old.relation}, a partition of {table}, was detached or dropped"
-            if new.relation != old.relation:
-                return f"{old.relation}, a partition of {table}, was renamed to {new.relation}"
-            rewritten = self._rewrites.compare(table, old, new, wal_lsn)
-            if rewritten is not None:
-                return rewritten
-        for added in members.values():
-            route = self._routes.get(added.relation)
-            if route is not None and table in route:
-                continue
-            if added.attached:
-                return f"{added.relation} was attached to {table}, with what it held"
-            if route is not None:
-                return f"{added.relation} is a partition of {table}, and changes of it were passed over"
-        return None
+
+def _with_file(member: Member, content: Content) -> Member:
+    return member._replace(filenode=content.filenode) if member.oid == content.oid else member
 
 
-def _columns_in(payload: bytes) -> frozenset[str]:
-    """The columns that a change names; none if it can't be read, or is a TRUNCATE."""
+def _columns_in(payload: bytes) -> frozenset[str] | None:
+    """The columns that a change names, with their types; None if it can't be read."""
     try:
         cells = msgspec.json.decode(payload, type=_Cells)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return frozenset()
-    return frozenset(cell.name for cell in (*cells.columns, *cells.identity))
+        return None
+    return frozenset(f"{cell.name} {cell.type}" for cell in cells.columns or cells.identity)

@@ -106,7 +106,6 @@ class ShapesPipeline:
             left_out=left_out,
             ledger=self.ledger,
             look_up=catalog.found,
-            columns_of=catalog.columns,
             note_again=self.note_again,
             make_anew=self.make_anew,
             on_commits=self.runner.wake,
@@ -114,7 +113,12 @@ class ShapesPipeline:
             freshness=freshness,
         )
         self.watch = TableWatch(
-            shapes, catalog=catalog, ledger=self.ledger, work=self.work, make_anew=self.make_anew
+            shapes,
+            catalog=catalog,
+            ledger=self.ledger,
+            work=self.work,
+            make_anew=self.make_anew,
+            parameters=parameters,
         )
 
     async def make_anew(self, again: Sequence[SnapshotAgain]) -> None:
@@ -145,8 +149,10 @@ class ShapesPipeline:
         ]
 
     def awaits_snapshots(self) -> bool:
-        """Whether some shape's table is still to be made."""
-        return any(self.ledger.plan.awaits_snapshot(shape.name) for shape in self._shapes)
+        """Whether some shape's table is still to be made, or may have to be."""
+        return not self.ledger.collector.is_certain or any(
+            self.ledger.plan.awaits_snapshot(shape.name) for shape in self._shapes
+        )
 
     def complaints(self, now: float, stall_s: float) -> dict[str, str]:
         """A sentence for each shape that holds something up."""

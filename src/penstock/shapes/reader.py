@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from penstock.capture.feedback import Feedback
@@ -18,8 +18,11 @@ from penstock.shapes.snapshot_again import SnapshotAgain
 from penstock.shapes.table_tree import Found
 
 _LOOK_FOR_ROOM_S: Final = 0.1
-_LOOKS_FOR_NEW_TABLE: Final = 5
-_LOOK_AGAIN_S: Final = 0.2
+_LOOK_AGAIN_S: Final = 0.05
+_PATIENCE_S: Final = 0.25
+# A table that the catalog doesn't have was most likely dropped: many of them must not hold the stream up. If
+# it was a partition all the same, the next look at the catalog finds that, and a snapshot mends it.
+_WAIT_EVERY_S: Final = 5.0
 
 
 class ShapesReader:
@@ -32,7 +35,6 @@ class ShapesReader:
         left_out: set[Relation],
         ledger: Ledger,
         look_up: Callable[[Relation], Awaitable[Found | None]],
-        columns_of: Callable[[Set[Relation]], Awaitable[Mapping[Relation, frozenset[str]]]],
         note_again: Callable[[Sequence[SnapshotAgain]], Awaitable[None]],
         make_anew: Callable[[Sequence[SnapshotAgain]], Awaitable[None]],
         on_commits: Callable[[], None],
@@ -48,12 +50,12 @@ class ShapesReader:
         self._left_out = left_out
         self._ledger = ledger
         self._look_up = look_up
-        self._columns_of = columns_of
         self._note_again = note_again
         self._make_anew = make_anew
         self._on_commits = on_commits
         self._feedback = feedback
         self._freshness = freshness
+        self._wait_again_at = 0.0
         self.is_paused = False
         """Whether the log is full."""
 
@@ -94,18 +96,15 @@ class ShapesReader:
 
     async def _learn(self, relation: Relation) -> None:
         found = await self._look_up(relation)
-        for _ in range(_LOOKS_FOR_NEW_TABLE):
-            if found is not None:
-                break
+        if found is None and time.monotonic() >= self._wait_again_at:
             # A commit may be streamed a moment before it is visible to others.
-            await asyncio.sleep(_LOOK_AGAIN_S)
-            found = await self._look_up(relation)
-        collector = self._ledger.collector
-        if found is not None:
-            await self._make_anew(collector.learn(relation, found))
-        if collector.is_other(found):
-            columns = await self._columns_of(collector.tables)
-            await self._make_anew(collector.learn_lost(relation, columns))
+            deadline = time.monotonic() + _PATIENCE_S
+            while found is None and time.monotonic() < deadline:
+                await asyncio.sleep(_LOOK_AGAIN_S)
+                found = await self._look_up(relation)
+            if found is None:
+                self._wait_again_at = time.monotonic() + _WAIT_EVERY_S
+        await self._make_anew(self._ledger.collector.learn(relation, found))
 
     async def _mend_left_out(self) -> None:
         collector = self._ledger.collector

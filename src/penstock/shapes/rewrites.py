@@ -1,76 +1,102 @@
-"""RewriteWatch: was a table rewritten, or only truncated?"""
+"""What two looks at the catalog prove about a followed table, and what they leave in doubt.
+
+The invariant: a followed table holds what its snapshot had plus what the stream says under its name and the
+names of its partitions. The stream tells no DDL, and UNLOGGED tables write nothing to it. These are facts of
+the server (`tests/integration/test_shape_catalog.py` holds them against one):
+
+1. An oid is one table for as long as that lives.
+2. Whoever renames a table or moves it to another schema writes the row of its row type in pg_type (so does
+   who gives it another owner). The same version of that row at two looks: it bore its name all the time, and
+   every change under that name was its own.
+3. Rows can only be written without WAL into a file that was made for an UNLOGGED table: SET UNLOGGED makes a
+   new one, and SET LOGGED another. The same file at two looks: the stream has every change.
+4. A rewrite by ALTER TABLE makes a new TOAST table for a table that has one. TRUNCATE, VACUUM FULL, CLUSTER
+   and SET TABLESPACE keep it. So a new file with the same TOAST table is explained: of these only TRUNCATE
+   changes rows, and the stream has it.
+
+What these don't prove is a Doubt: a new file of a table without TOAST table, which may come from a TRUNCATE
+or hide a load; a new partition, which may have got its rows without WAL or under another name. A Doubt is
+settled by the rows themselves: those of the server at one position, counted and hashed, are what the stream
+says up to there (`streamed_rows.py`), or the table is snapshotted again.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Set
+from collections.abc import Iterator, Mapping, Set
 from typing import NamedTuple
 
 from penstock.shapes.change_log_index import Relation
-from penstock.shapes.table_tree import Member
+from penstock.shapes.table_tree import Member, Tree
 
 
-class _Suspect(NamedTuple):
-    """A relation whose filenode has changed, and the stream had no TRUNCATE of it so far."""
+class Doubt(NamedTuple):
+    """The stream may not have all rows of a table or partition."""
 
     table: Relation
-    wal_lsn: int
-    truncates: int
+    """The followed one."""
+    member: Member
+    look_lsn: int
+    """The look that saw it ended here or before."""
+    suspicion: str
+    """What happened if the rows are not those of the stream."""
+    is_new: bool = False
+    """Whether it was no part of the table at the look before: then it began empty."""
 
 
-class RewriteWatch:
-    """Compares looks at the catalog with the TRUNCATEs of the stream. Part of a Collector.
+class Judgement(NamedTuple):
+    """What became of a table between two looks."""
 
-    The problem. A rewrite may have been to and from UNLOGGED, and what came in between is nowhere; nothing in
-    the stream tells. TRUNCATE gives a table a new filenode too, and is in the stream.
+    again: str = ""
+    """Why it has to be snapshotted again; then doubts don't matter."""
+    doubts: tuple[Doubt, ...] = ()
 
-    Rules.
-    1. A new filenode with another layout or another TOAST table is a rewrite.
-    2. With the same TOAST table it was a TRUNCATE.
-    3. Where there is no TOAST table to tell, it was a TRUNCATE if the stream had one since the look before.
-       If not, it is waited until the stream has come to where the WAL was at the look: still none, and it was
-       a rewrite.
-    """
 
-    def __init__(self) -> None:
-        self._truncates: Counter[Relation] = Counter()
-        self._truncates_at_look: Counter[Relation] = Counter()
-        self._suspects: dict[Relation, _Suspect] = {}
+def judge(
+    before: Tree, now: Tree | None, look_lsn: int, routes: Mapping[Relation, Set[Relation]]
+) -> Judgement:
+    """Compare two looks. `routes`: which followed tables a change of a relation counts for."""
+    table = before.table.relation
+    if now is None:
+        return Judgement(f"{table} was dropped or renamed")
+    if now.table.oid != before.table.oid:
+        return Judgement(f"another table has taken the name {table}")
+    members = {member.oid: member for member in (now.table, *now.partitions)}
+    doubts = []
+    for old in (before.table, *before.partitions):
+        new = members.pop(old.oid, None)
+        again = _certain(table, old, new)
+        if again is not None or new is None:
+            return Judgement(again or "")
+        if new.filenode != old.filenode and not new.toast:
+            doubts.append(Doubt(table, new, look_lsn, _rewritten(new.relation)))
+    for added in members.values():
+        if added.attached and table not in routes.get(added.relation, ()):
+            return Judgement(f"{added.relation} was attached to {table}, with what it held")
+        if added.filenode and not added.attached:
+            suspicion = (
+                f"{added.relation} is a partition of {table}, and not all of its rows are in the stream"
+            )
+            doubts.append(Doubt(table, added, look_lsn, suspicion, is_new=True))
+    return Judgement("", tuple(doubts))
 
-    @property
-    def doubtful(self) -> Set[Relation]:
-        """The followed tables of which it is not known yet."""
-        return {suspect.table for suspect in self._suspects.values()}
 
-    def truncated(self, relation: Relation) -> None:
-        """The stream has a TRUNCATE of this relation."""
-        self._truncates[relation] += 1
+def without_toast(tree: Tree) -> Iterator[Relation]:
+    """The members of which a TRUNCATE looks like a rewrite."""
+    return (each.relation for each in (tree.table, *tree.partitions) if each.filenode and not each.toast)
 
-    def compare(self, table: Relation, old: Member, new: Member, wal_lsn: int) -> str | None:
-        """The table or a partition of it, at two looks; returns what is certain at once, in words."""
-        if new.filenode == old.filenode:
-            return None
-        if new.layout != old.layout or new.toast != old.toast:
-            return _rewritten(new.relation)
-        seen = self._truncates[new.relation]
-        if not new.toast and seen == self._truncates_at_look[new.relation]:
-            self._suspects[new.relation] = _Suspect(table, wal_lsn, seen)
-        return None
 
-    def proven(self, received_lsn: int) -> dict[Relation, str]:
-        """Followed tables for which the stream, read up to here, has no TRUNCATE that would explain it."""
-        found = {}
-        for relation, suspect in list(self._suspects.items()):
-            explained = self._truncates[relation] != suspect.truncates
-            if explained or received_lsn >= suspect.wal_lsn:
-                del self._suspects[relation]
-            if not explained and received_lsn >= suspect.wal_lsn:
-                found[suspect.table] = _rewritten(relation)
-        return found
-
-    def end_look(self) -> None:
-        """All was compared: later TRUNCATEs belong to the next look."""
-        self._truncates_at_look = self._truncates.copy()
+def _certain(table: Relation, old: Member, new: Member | None) -> str | None:
+    """What surely happened to a member that no change tells, in words."""
+    whose = "" if old.relation == table else f", a partition of {table},"
+    if new is None:
+        return f"{old.relation}{whose} was detached or dropped"
+    if new.relation != old.relation:
+        return f"{old.relation}{whose} was renamed to {new.relation}"
+    if old.named and new.named != old.named:
+        return f"{old.relation}{whose} was renamed and renamed back, or got another owner"
+    if new.filenode != old.filenode and (new.layout != old.layout or new.toast != old.toast):
+        return _rewritten(new.relation)
+    return None
 
 
 def _rewritten(relation: Relation) -> str:

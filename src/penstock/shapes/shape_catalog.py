@@ -36,7 +36,7 @@ from penstock.shapes.table_tree import Found, Member, Tree
 # ATTACH, a rename or an ALTER gives the table's other rows a new xmin. A partition brings rows along if it
 # joined its parent in another transaction than the one that made it, or if something above it joined later
 # than that: `above_age` is the age of the latest link above. An age is a signed number that overflows for
-# rows that were frozen long ago; taken as unsigned, those are old, as they should be.
+# rows that were frozen long ago; taken as unsigned, those are old, as they should be. `named`: rewrites.py.
 _TREES: LiteralString = """
 WITH RECURSIVE tree (root, oid, joined_by, above_age) AS (
     SELECT c.oid, c.oid, NULL::xid, 4294967296::int8
@@ -65,11 +65,16 @@ SELECT t.root, n.nspname::text, c.relname::text, c.oid, c.relfilenode, c.relkind
            LEFT JOIN pg_catalog.pg_type b ON b.oid = p.typbasetype
            JOIN pg_catalog.pg_enum e ON e.enumtypid IN (p.oid, p.typelem, b.oid, b.typelem)
            WHERE t.oid = t.root AND a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)),
-       c.reltoastrelid
+       c.reltoastrelid, coalesce(named.xmin::text, ''), ARRAY (
+           SELECT ARRAY[a.attname::text, pg_catalog.format_type(a.atttypid, a.atttypmod)]
+           FROM pg_catalog.pg_attribute a
+           WHERE a.attrelid = c.oid AND t.oid = t.root AND c.relkind = 'p' AND a.attnum > 0
+             AND NOT a.attisdropped AND a.attgenerated <> 'v' ORDER BY a.attnum)
 FROM tree t
 JOIN pg_catalog.pg_class c ON c.oid = t.oid
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 LEFT JOIN pg_catalog.pg_attribute made ON made.attrelid = c.oid AND made.attnum = -1
+LEFT JOIN pg_catalog.pg_type named ON named.oid = c.reltype
 ORDER BY t.root, c.oid <> t.root, c.oid
 """
 _FOUND: LiteralString = """
@@ -89,9 +94,7 @@ WITH RECURSIVE self AS (
     FROM up CROSS JOIN self s JOIN pg_catalog.pg_class c ON c.oid = up.parent AND c.relispartition
     JOIN pg_catalog.pg_inherits i ON i.inhrelid = up.parent AND NOT i.inhdetachpending
 )
-SELECT n.nspname::text, c.relname::text, up.brought, ARRAY(
-           SELECT a.attname::text FROM pg_catalog.pg_attribute a
-           WHERE a.attrelid = self.oid AND a.attnum > 0 AND NOT a.attisdropped)
+SELECT n.nspname::text, c.relname::text, up.brought
 FROM self LEFT JOIN up ON true
 LEFT JOIN pg_catalog.pg_class c ON c.oid = up.parent
 LEFT JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -189,11 +192,6 @@ class ShapeCatalog:
 
         return await self._ask(ask)
 
-    async def columns(self, tables: Collection[Relation]) -> dict[Relation, frozenset[str]]:
-        """The names of the tables' columns, without those that don't exist."""
-        facts = await self.facts(tables)
-        return {table: frozenset(column.name for column in each.columns) for table, each in facts.items()}
-
     async def found(self, relation: Relation) -> Found | None:
         """What a relation is a partition of; None: there is none of that name."""
 
@@ -201,12 +199,8 @@ class ShapeCatalog:
             rows = await _rows(connection, _FOUND, *relation)
             if not rows:
                 return None
-            above = [(Relation(schema, table), brought) for schema, table, brought, _ in rows if schema]
-            return Found(
-                tuple(parent for parent, _ in above),
-                any(brought for _, brought in above),
-                frozenset(rows[0][3]),
-            )
+            above = [(Relation(schema, table), brought) for schema, table, brought in rows if schema]
+            return Found(tuple(parent for parent, _ in above), any(brought for _, brought in above))
 
         return await self._ask(ask)
 
@@ -283,7 +277,8 @@ async def _trees(connection: AsyncConnection, tables: Collection[Relation]) -> d
     trees = {}
     for root, rows in _by_first(await _rows(connection, _TREES, schemas, names)).items():
         table, *partitions = (_member(row) for row in rows)
-        trees[root] = Tree(table, tuple(partitions), is_partitioned=rows[0][4] == PARTITIONED)
+        columns = tuple(f"{name} {frame_type(printed)}" for name, printed in rows[0][-1])
+        trees[root] = Tree(table, tuple(partitions), rows[0][4] == PARTITIONED, columns)
     return trees
 
 
@@ -300,8 +295,8 @@ def _by_first(rows: Iterable[_Row]) -> defaultdict[int, list[_Row]]:
 
 
 def _member(row: _Row) -> Member:
-    schema, table, oid, filenode, _, layout, attached, identity, toast = row
-    return Member(Relation(schema, table), oid, filenode, layout or "", attached, identity, toast)
+    schema, table, oid, filenode, _, layout, attached, identity, toast, named, _ = row
+    return Member(Relation(schema, table), oid, filenode, layout or "", attached, identity, toast, named)
 
 
 def _column(row: _Row, old: Mapping[str, str]) -> ColumnFacts:

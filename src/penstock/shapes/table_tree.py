@@ -13,7 +13,7 @@ class Member(NamedTuple):
     relation: Relation
     oid: int
     filenode: int
-    """Changes with every rewrite, and with TRUNCATE."""
+    """Changes with every rewrite, and with TRUNCATE; 0: it is partitioned and has no rows of its own."""
     layout: str
     """A digest of its pg_attribute rows, xmin included: changes with every ALTER of a column."""
     attached: bool = False
@@ -22,6 +22,8 @@ class Member(NamedTuple):
     """Its replica identity, the indexes that are its key or could stand for it, the labels of its enums."""
     toast: int = 0
     """The oid of its TOAST table, which changes with every rewrite and not with TRUNCATE; 0: it has none."""
+    named: str = ""
+    """Which version of its row type's row it has: a new one with every rename; empty: not known."""
 
 
 class Tree(NamedTuple):
@@ -30,6 +32,8 @@ class Tree(NamedTuple):
     table: Member
     partitions: tuple[Member, ...] = ()
     is_partitioned: bool = False
+    columns: tuple[str, ...] = ()
+    """Of a partitioned table: each column's name and type, as frames have them; empty: not known."""
 
 
 class Found(NamedTuple):
@@ -39,5 +43,3 @@ class Found(NamedTuple):
     """The tables that it is a partition of, at any level."""
     attached: bool = False
     """As in Member."""
-    columns: frozenset[str] = frozenset()
-    """What it has now."""

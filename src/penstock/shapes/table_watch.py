@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from contextlib import suppress
+from typing import Any, Final
 
 import structlog
 
 from penstock.errors import PenstockError
+from penstock.postgres.snapshot import SnapshotStale, export_snapshot
 from penstock.shapes.change_log_index import Relation
 from penstock.shapes.ledger import Ledger
 from penstock.shapes.shape import Shape
@@ -19,12 +21,14 @@ from penstock.shapes.work import Work
 
 _LOOK_EVERY_S: Final = 1.0
 _AFTER_FAILURE_S: Final = 5.0
+_ATTEMPTS: Final = 3
+_LOOK_AT_STREAM_S: Final = 0.1
 
 _log = structlog.get_logger()
 
 
 class TableWatch:
-    """Compares the catalog with what each shape's table follows, once a second."""
+    """Compares the catalog with what each shape's table follows, once a second, and settles doubts."""
 
     def __init__(
         self,
@@ -34,12 +38,17 @@ class TableWatch:
         ledger: Ledger,
         work: Work,
         make_anew: Callable[[Sequence[SnapshotAgain]], Awaitable[None]],
+        parameters: dict[str, Any],
     ) -> None:
+        """`parameters`: of a connection, to look at rows with."""
         self._shapes = shapes
         self._catalog = catalog
         self._ledger = ledger
         self._work = work
         self._make_anew = make_anew
+        self._parameters = parameters
+        self._settling: asyncio.Task[None] | None = None
+        self._failures = 0
         self._following: set[str] = set()
         self._said: dict[str, str] = {}
 
@@ -49,6 +58,8 @@ class TableWatch:
             while True:
                 trees, lsn = await self._catalog.look({Relation(*shape.table) for shape in self._shapes})
                 await self._make_anew(self._ledger.collector.check(trees, lsn))
+                if self._ledger.collector.doubts and (self._settling is None or self._settling.done()):
+                    self._settling = group.create_task(self._settle(), name="settle doubts")
                 for shape in self._altered(trees):
                     self._following.add(shape)
                     group.create_task(self._follow(shape), name=f"follow {shape}")
@@ -65,6 +76,41 @@ class TableWatch:
             if tree != facts.tree or self._work.is_stopped(shape.name):
                 found.append(shape.name)
         return found
+
+    async def _settle(self) -> None:
+        """Hold the rows of doubtful tables against what the stream says."""
+        collector = self._ledger.collector
+        doubts, contents = collector.doubts, []
+        try:
+            async with export_snapshot(self._parameters) as exported:
+                for doubt in doubts:
+                    # One that was truncated or dropped since the snapshot is looked at again.
+                    with suppress(SnapshotStale):
+                        contents.append((doubt, await exported.content(doubt.member.relation)))
+            self._failures = 0
+        except PenstockError as error:
+            self._failures += 1
+            _log.warning(
+                "rows_not_compared", tables=[str(d.member.relation) for d in doubts], detail=str(error)
+            )
+            if self._failures < _ATTEMPTS:
+                await asyncio.sleep(_AFTER_FAILURE_S)
+                return
+            # Then let the snapshots fail, which say why to everybody.
+            await self._make_anew([again for doubt in doubts for again in collector.give_up(doubt)])
+            return
+        await self._until_passed(exported.cut_lsn)
+        for doubt, content in contents:
+            again = collector.settle(doubt, content)
+            if not again:
+                _log.info("rows_compared", table=str(doubt.member.relation), rows=content.rows)
+            await self._make_anew(again)
+
+    async def _until_passed(self, lsn: int) -> None:
+        while True:
+            if self._ledger.collector.has_passed(lsn):
+                return
+            await asyncio.sleep(_LOOK_AT_STREAM_S)
 
     async def _follow(self, shape: str) -> None:
         try:

@@ -1,0 +1,136 @@
+"""StreamedRows: what a table holds if it was empty once, and then got what the stream says."""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_left
+from typing import Final, NamedTuple
+
+import msgspec
+
+MOST_ROWS: Final = 20_000
+"""More are not kept. They are still counted and hashed, as long as rows are only added."""
+MOST_COMMITS: Final = 50_000
+
+_Row = dict[str, str | None]
+
+
+class Digest(NamedTuple):
+    """A table's rows in any order: how many, and the sum of their hashes (`row_hash`)."""
+
+    rows: int = 0
+    total: int = 0
+
+
+class _Cell(msgspec.Struct, gc=False):
+    name: str
+    type: str = ""
+    value: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _Change(msgspec.Struct, gc=False):
+    action: str
+    columns: list[_Cell] = []
+    identity: list[_Cell] = []
+    pk: list[_Cell] = []
+
+
+_decode = msgspec.json.Decoder(_Change).decode
+
+
+class StreamedRows:
+    """Takes a relation's changes from a moment on at which it was empty: its creation, or a TRUNCATE.
+
+    1. A row's text is what Postgres prints of its columns, in their order, so that the server can hash it
+       too (`ExportedSnapshot.content`).
+    2. An update or delete names its row by the primary key. One of a row that isn't there, an insert of one
+       that is, a change that can't be read or has no key, more rows than are kept: from there on nothing is
+       known, until a TRUNCATE.
+    3. What it held before a position is told for the newest MOST_COMMITS transactions.
+    """
+
+    def __init__(self, since_lsn: int) -> None:
+        self.since_lsn = since_lsn
+        """Where it was begun."""
+        self._rows: dict[tuple[str | None, ...], _Row] | None = {}
+        self._digest: Digest | None = Digest()
+        self._commits: list[int] = []
+        self._digests: list[Digest | None] = [Digest()]
+        self._from_lsn = 0
+
+    def take(self, payload: bytes) -> None:
+        """A change of the relation."""
+        try:
+            change = _decode(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            self._digest = None
+            return
+        if change.action == "T":
+            self._rows, self._digest = {}, Digest()
+        elif self._digest is not None:
+            self._digest = self._after(self._digest, change)
+
+    def committed(self, commit_lsn: int) -> None:
+        """The transaction of the changes taken last is complete."""
+        self._commits.append(commit_lsn)
+        self._digests.append(self._digest)
+        if len(self._commits) > MOST_COMMITS:
+            self._from_lsn = self._commits[MOST_COMMITS // 2] + 1
+            del self._commits[: MOST_COMMITS // 2 + 1], self._digests[: MOST_COMMITS // 2 + 1]
+
+    def before(self, cut_lsn: int) -> Digest | None:
+        """What it held by the transactions with a commit LSN below this one; None: not known."""
+        if cut_lsn < self._from_lsn:
+            return None
+        return self._digests[bisect_left(self._commits, cut_lsn)]
+
+    def _after(self, digest: Digest, change: _Change) -> Digest | None:
+        key = [column.name for column in change.pk]
+        new: _Row = {cell.name: _text(cell) for cell in change.columns}
+        if change.action == "I":
+            if self._rows is not None:
+                place = tuple(new.get(name) for name in key)
+                if place in self._rows:
+                    return None
+                if key:
+                    self._rows[place] = new
+                if not key or len(self._rows) > MOST_ROWS:
+                    self._rows = None
+            return Digest(digest.rows + 1, digest.total + row_hash(list(new.values())))
+        old_key = {cell.name: _text(cell) for cell in change.identity}
+        if self._rows is None or not key or not old_key.keys() >= set(key):
+            return None
+        old = self._rows.pop(tuple(old_key[name] for name in key), None)
+        if old is None:
+            return None
+        digest = Digest(digest.rows - 1, digest.total - row_hash(list(old.values())))
+        if change.action == "D":
+            return digest
+        # What an update leaves out is as it was.
+        row = {**old, **new}
+        place = tuple(row.get(name) for name in key)
+        if place in self._rows:
+            return None
+        self._rows[place] = row
+        return Digest(digest.rows + 1, digest.total + row_hash(list(row.values())))
+
+
+def row_hash(values: list[str | None]) -> int:
+    """60 bits of a row, from what Postgres prints of its values."""
+    text = "".join("n" if value is None else f"{len(value)}:{value}" for value in values)
+    return int(hashlib.sha256(text.encode()).hexdigest()[:15], 16)
+
+
+def _text(cell: _Cell) -> str | None:
+    """What Postgres prints of a value, from what wal2json made of that."""
+    raw = bytes(cell.value)
+    match raw[:1]:
+        case b"n":
+            return None
+        case b"t" | b"f":
+            return raw[:1].decode()
+        case b'"':
+            text = msgspec.json.decode(raw, type=str)
+            return f"\\x{text}" if cell.type == "bytea" else text
+        case _:
+            return raw.decode()
