@@ -28,8 +28,8 @@ ROWS = r"""
 INSERT INTO t (id) SELECT g FROM generate_series(1, 3) g;
 INSERT INTO t VALUES (10, -1, true, false, 0.1, 1e-300, 12345678901234567890.0123456789, 1.50, 'ab', 'é',
     E'q"\\\n\t€', '\x00ff', '\x01', '{"a": 1}', '{"b": [null]}', '2020-01-01', '2020-01-01 12:00:00.5+02',
-    '1 day -2:00:00', B'101', '10.0.0.1/8', '00000000-0000-0000-0000-000000000001', 'glad', '(,x)', '{1,NULL}',
-    ARRAY['a,b', NULL, '"'], '[1,3)', 't'::regclass);
+    '1 day -2:00:00', B'101', '10.0.0.1/8', '00000000-0000-0000-0000-000000000001', 'glad', '(,x)',
+    '{1,NULL}', ARRAY['a,b', NULL, '"'], '[1,3)', 't'::regclass);
 INSERT INTO t (id, pair) VALUES (11, '(,)');
 INSERT INTO t (id, x) VALUES (12, repeat('toast', 100000));
 UPDATE t SET s = 5 WHERE id IN (1, 12); UPDATE t SET id = 20 WHERE id = 2; DELETE FROM t WHERE id = 3;
