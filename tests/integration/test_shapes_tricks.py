@@ -182,6 +182,14 @@ def test_what_never_was_in_the_stream_is_copied_again(
             time.sleep(0.1)
         needed = [(line["shape"], line["reason"]) for line in service.events("snapshot_needed")]
         assert [reason for name, reason in needed if name in ("calm", "hourly")] == ["it is new"] * 2, needed
+        site.sql("CREATE TABLE heir () INHERITS (hourly)")
+        service.wait_for_log(
+            "shape_stopped",
+            LONG,
+            where=lambda line: "other tables inherit from public.hourly" in line["detail"],
+        )
+        site.sql("DROP TABLE heir; INSERT INTO hourly VALUES (3, 3)")
+        all_equal(service)
         service.stop()
         assert service.wait(LONG) == 0, service.log_text()[-4000:]
     for statement in (*TRUNCATE_AND_UNLOGGED, "TRUNCATE hourly", "INSERT INTO hourly VALUES (2, 2)"):

@@ -5,7 +5,8 @@ import pytest
 from penstock.shapes.change_log_index import Relation
 from penstock.shapes.drift import Drift, compare
 from penstock.shapes.shape import Shape, TableName
-from penstock.shapes.table_facts import ColumnFacts, IndexFacts, LeafFacts, TableFacts
+from penstock.shapes.shape_catalog import column_facts
+from penstock.shapes.table_facts import ColumnFacts, IndexFacts, LeafFacts, TableFacts, to_columns
 from penstock.shapes.table_tree import Member, Tree
 
 ORDERS = Relation("public", "orders")
@@ -205,6 +206,7 @@ def test_another_key_needs_a_snapshot() -> None:
         (ALL, having(ID, ColumnFacts("a b", 4, "text")), "'a b'"),
         (WHERE, BEFORE._replace(leaves=(LEAF._replace(has_toast=True),)), "REPLICA IDENTITY FULL on"),
         (ALL, BEFORE._replace(leaves=(LEAF._replace(persistence="u"),)), "SET LOGGED"),
+        (ALL, BEFORE._replace(tree=BEFORE.tree._replace(has_children=True)), "other tables inherit from"),
     ],
 )
 def test_a_broken_rule_stops_the_shape(shape: Shape, now: TableFacts, stop: str) -> None:
@@ -213,3 +215,16 @@ def test_a_broken_rule_stops_the_shape(shape: Shape, now: TableFacts, stop: str)
     assert stop in drift.stop
     assert ". Fix: " in drift.stop
     assert drift == Drift(BEFORE, stop=drift.stop)
+
+
+def test_a_virtual_column_is_no_part_of_a_shape() -> None:
+    """PostgreSQL 18: a query has its value, and changes have null."""
+    row = ("v", 4, "integer", None, False, False, (), "v")
+    virtual = column_facts(row, {})
+    assert virtual == ColumnFacts("v", 4, "integer", is_virtual=True)
+    assert not column_facts((*row[:-1], "s"), {}).is_virtual
+    now = having(*BEFORE.columns, virtual)
+
+    assert to_columns(now, None) == to_columns(BEFORE, None)
+    drift = compare(ALL, BEFORE, now)
+    assert (drift.added, drift.again, drift.stop) == ((), "", "")

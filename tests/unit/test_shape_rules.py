@@ -139,7 +139,7 @@ def test_missing_columns() -> None:
             "public.orders is temporary, and its changes are not sent. Fix: name a permanent table",
         ),
         (
-            TABLE._replace(has_children=True),
+            TABLE._replace(tree=TABLE.tree._replace(has_children=True)),
             "other tables inherit from public.orders, and their rows would be left out."
             " Fix: name the tables that inherit, or make them partitions",
         ),
@@ -349,3 +349,13 @@ def test_types_in_frames(printed: str, framed: str, unreadable: bool) -> None:
 )
 def test_missing_values(array: str, text: str) -> None:
     assert missing_text(array) == text
+
+
+def test_a_virtual_column_can_not_be_listed() -> None:
+    facts = TABLE._replace(columns=(*TABLE.columns, ColumnFacts("v", 9, "integer", is_virtual=True)))
+
+    assert lines(facts) == []
+    assert lines(facts, Shape("open", TableName(*ORDERS), columns=("id", "v"))) == [
+        "column 'v' of public.orders is generated and not stored: no change has it."
+        " Fix: take it out, or make it STORED"
+    ]

@@ -69,7 +69,8 @@ SELECT t.root, n.nspname::text, c.relname::text, c.oid, c.relfilenode, c.relkind
            SELECT ARRAY[a.attname::text, pg_catalog.format_type(a.atttypid, a.atttypmod)]
            FROM pg_catalog.pg_attribute a
            WHERE a.attrelid = c.oid AND t.oid = t.root AND c.relkind = 'p' AND a.attnum > 0
-             AND NOT a.attisdropped AND a.attgenerated <> 'v' ORDER BY a.attnum)
+             AND NOT a.attisdropped AND a.attgenerated <> 'v' ORDER BY a.attnum),
+       c.relkind <> 'p' AND EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE i.inhparent = c.oid)
 FROM tree t
 JOIN pg_catalog.pg_class c ON c.oid = t.oid
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -101,9 +102,7 @@ LEFT JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 ORDER BY up.level
 """
 _TABLES: LiteralString = """
-SELECT c.oid, c.relkind::text, c.relreplident::text, c.relkind <> 'p' AND EXISTS (
-           SELECT FROM pg_catalog.pg_inherits i WHERE i.inhparent = c.oid),
-       c.relnatts, pg_catalog.current_setting('server_encoding')
+SELECT c.oid, c.relkind::text, c.relreplident::text, c.relnatts, pg_catalog.current_setting('server_encoding')
 FROM pg_catalog.pg_class c WHERE c.oid = ANY (%s::oid[])
 """
 _COLUMNS: LiteralString = """
@@ -119,7 +118,7 @@ SELECT a.attrelid, a.attname::text, a.attnum, pg_catalog.format_type(a.atttypid,
        a.attnotnull, a.attlen = -1 AND t.typstorage <> 'p', ARRAY (
            SELECT e.oid || ' ' || e.enumlabel FROM pg_catalog.pg_enum e
            LEFT JOIN pg_catalog.pg_type b ON b.oid = t.typbasetype
-           WHERE e.enumtypid IN (t.oid, t.typelem, b.oid, b.typelem) ORDER BY e.oid)
+           WHERE e.enumtypid IN (t.oid, t.typelem, b.oid, b.typelem) ORDER BY e.oid), a.attgenerated::text
 FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
 WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attrelid, a.attnum
@@ -157,6 +156,8 @@ SELECT n.nspname::text, c.relname::text
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND c.oid >= 16384
 """
+
+_VIRTUAL = "v"
 
 _Answer = TypeVar("_Answer")
 _Row = tuple[Any, ...]
@@ -255,17 +256,15 @@ async def _facts(connection: AsyncConnection, tables: Collection[Relation]) -> d
     indexes = _by_first(await _rows(connection, _INDEXES, roots))
     leaves = {row[0]: _leaf(row[1:]) for row in await _rows(connection, _LEAVES, everyone)}
     facts = {}
-    for root, kind, replica_identity, has_children, *rest in await _rows(connection, _TABLES, roots):
-        attributes, encoding = rest
+    for root, kind, replica_identity, attributes, encoding in await _rows(connection, _TABLES, roots):
         old: dict[str, str] = dict(row for oid in reversed(members[root]) for row in missing[oid])
         facts[trees[root].table.relation] = TableFacts(
             tree=trees[root],
-            columns=tuple(_column(row, old) for row in columns[root]),
+            columns=tuple(column_facts(row, old) for row in columns[root]),
             indexes=tuple(IndexFacts(name, tuple(key), *flags) for name, key, *flags in indexes[root]),
             kind=kind,
             replica_identity=replica_identity,
             leaves=tuple(leaves[oid] for oid in members[root] if oid in leaves),
-            has_children=has_children,
             attributes=attributes,
             encoding=encoding,
         )
@@ -277,8 +276,9 @@ async def _trees(connection: AsyncConnection, tables: Collection[Relation]) -> d
     trees = {}
     for root, rows in _by_first(await _rows(connection, _TREES, schemas, names)).items():
         table, *partitions = (_member(row) for row in rows)
-        columns = tuple(f"{name} {frame_type(printed)}" for name, printed in rows[0][-1])
-        trees[root] = Tree(table, tuple(partitions), rows[0][4] == PARTITIONED, columns)
+        *_, printed, has_children = rows[0]
+        columns = tuple(f"{name} {frame_type(text)}" for name, text in printed)
+        trees[root] = Tree(table, tuple(partitions), rows[0][4] == PARTITIONED, columns, has_children)
     return trees
 
 
@@ -295,15 +295,24 @@ def _by_first(rows: Iterable[_Row]) -> defaultdict[int, list[_Row]]:
 
 
 def _member(row: _Row) -> Member:
-    schema, table, oid, filenode, _, layout, attached, identity, toast, named, _ = row
+    schema, table, oid, filenode, _, layout, attached, identity, toast, named, *_ = row
     return Member(Relation(schema, table), oid, filenode, layout or "", attached, identity, toast, named)
 
 
-def _column(row: _Row, old: Mapping[str, str]) -> ColumnFacts:
-    name, attnum, printed, base, not_null, toastable, labels = row
+def column_facts(row: _Row, old: Mapping[str, str]) -> ColumnFacts:
+    """A column from the catalog's row; `old`: what older rows have in columns, each as an array of one."""
+    name, attnum, printed, base, not_null, toastable, labels, generated = row
     missing = missing_text(old[name]) if name in old else None
     return ColumnFacts(
-        name, attnum, frame_type(printed), base or "", not_null, toastable, missing, tuple(labels)
+        name,
+        attnum,
+        frame_type(printed),
+        base or "",
+        not_null,
+        toastable,
+        missing,
+        tuple(labels),
+        is_virtual=generated == _VIRTUAL,
     )
 
 

@@ -101,9 +101,15 @@ def _missing_table(shape: Shape, tables: Collection[Relation]) -> Problem:
 
 
 def _missing_columns(shape: Shape, facts: TableFacts) -> Iterator[Problem]:
-    there = [column.name for column in facts.columns]
+    there = [column.name for column in facts.wanted(None)]
+    virtual = [column.name for column in facts.columns if column.is_virtual]
     for name in shape.columns or ():
-        if name not in there:
+        if name in virtual:
+            fix = "take it out, or make it STORED"
+            yield Problem(
+                f"column {name!r} of {shape.table} is generated and not stored: no change has it", fix
+            )
+        elif name not in there:
             close = get_close_matches(name, there, n=1)
             fix = f"did you mean {close[0]!r}?" if close else f"take it out; the table has {', '.join(there)}"
             yield Problem(f"{shape.table} has no column {name!r}", fix)

@@ -40,6 +40,8 @@ class ColumnFacts(NamedTuple):
     """What rows older than the column have in it, as the text that Postgres prints; None: null, or none."""
     labels: tuple[str, ...] = ()
     """Of an enum, of its arrays and of domains over them: each label, behind its oid."""
+    is_virtual: bool = False
+    """Whether it is generated and stored nowhere (PostgreSQL 18): only a query has its value, no change."""
 
     @property
     def column(self) -> Column:
@@ -92,8 +94,6 @@ class TableFacts(NamedTuple):
     replica_identity: str = "d"
     """Its own. What frames carry is decided by the leaves'."""
     leaves: tuple[LeafFacts, ...] = ()
-    has_children: bool = False
-    """Whether tables inherit from it that are no partitions."""
     gone: tuple[str, ...] = ()
     """Those of the columns that are dropped, and kept in the lake's table; the catalog knows none."""
     attributes: int = 0
@@ -105,6 +105,11 @@ class TableFacts(NamedTuple):
     def relation(self) -> Relation:
         """Its name."""
         return self.tree.table.relation
+
+    @property
+    def has_children(self) -> bool:
+        """Whether tables inherit from it that are no partitions."""
+        return self.tree.has_children
 
     @property
     def key_index(self) -> IndexFacts | None:
@@ -122,8 +127,12 @@ class TableFacts(NamedTuple):
         return index.columns if index is not None and index.is_immediate else ()
 
     def wanted(self, names: Collection[str] | None) -> tuple[ColumnFacts, ...]:
-        """The columns with these names, in the order of the table; None: all."""
-        return tuple(column for column in self.columns if names is None or column.name in names)
+        """The columns with these names that a shape can have, in the order of the table; None: all such."""
+        return tuple(
+            column
+            for column in self.columns
+            if not column.is_virtual and (names is None or column.name in names)
+        )
 
 
 def to_columns(facts: TableFacts, wanted: Collection[str] | None) -> list[Column]:

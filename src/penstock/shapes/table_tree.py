@@ -34,6 +34,8 @@ class Tree(NamedTuple):
     is_partitioned: bool = False
     columns: tuple[str, ...] = ()
     """Of a partitioned table: each column's name and type, as frames have them; empty: not known."""
+    has_children: bool = False
+    """Whether tables inherit from it that are no partitions."""
 
 
 class Found(NamedTuple):

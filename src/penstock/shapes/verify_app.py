@@ -11,7 +11,7 @@ from typing import NamedTuple
 import structlog
 from rich.console import Console
 
-from penstock.postgres.connection import connect_replication
+from penstock.postgres.connection import QUALIFIED_NAMES, connect_replication
 from penstock.postgres.leader_line import LeaderLine
 from penstock.postgres.timeline import identify
 from penstock.settings import ShapesSettings
@@ -75,7 +75,7 @@ async def verify(settings: ShapesSettings, file: ShapesFile, run: VerifyRun, say
             f"there is no registry in {file.storage}: nothing was stored there. Fix: run penstock shapes with"
             " this file first"
         )
-    line = LeaderLine(settings.replication, settings.leader, role="verify")
+    line = line_of(settings)
     async with line.open():
         await _check_server(line, registry, settings.replication.slot)
         catalog = ShapeCatalog(line.connect)
@@ -92,6 +92,11 @@ async def verify(settings: ShapesSettings, file: ShapesFile, run: VerifyRun, say
             await _compare(settings, file, run, say, registry, checks, line, catalog)
         results |= {check.shape.name: check.result() for check in checks}
     return [results[shape.name] for shape in shapes]
+
+
+def line_of(settings: ShapesSettings) -> LeaderLine:
+    """Its sessions print values as the service's do: changes are compared with what that has stored."""
+    return LeaderLine(settings.replication, settings.leader, role="verify", session=QUALIFIED_NAMES)
 
 
 async def _compare(
