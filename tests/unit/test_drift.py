@@ -146,7 +146,10 @@ def test_another_type_under_another_column_is_only_a_snapshot() -> None:
 @pytest.mark.parametrize(
     ("column", "said"),
     [
-        (CODE._replace(type="bigint"), "was integer, int in the lake, and is bigint, bigint in the lake"),
+        (
+            CODE._replace(type="smallint"),
+            "was integer, int in the lake, and is smallint, smallint in the lake",
+        ),
         (
             CODE._replace(type="public.amount", base="numeric(12,2)"),
             "was integer, int in the lake, and is public.amount, decimal(12,2) in the lake",
@@ -158,6 +161,34 @@ def test_another_type_stops_the_shape(column: ColumnFacts, said: str) -> None:
 
     assert drift == Drift(BEFORE, stop=f"column 'code' of public.orders {said}. {RESNAPSHOT}")
     assert compare(LISTED, BEFORE, having(ID, column, NOTE)).stop == ""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "wider"),
+    [
+        ("integer", "bigint", True),
+        ("smallint", "bigint", True),
+        ("bigint", "integer", False),
+        ("numeric(10,2)", "numeric(12,2)", True),
+        ("numeric(10,2)", "numeric(12,4)", True),
+        ("numeric(10,2)", "numeric(10,4)", False),
+        ("numeric(10,2)", "numeric(9,2)", False),
+        ("numeric(10,2)", "numeric", False),
+        ("integer", "numeric(12,2)", False),
+        ("real", "double precision", True),
+        ("character varying(10)", "character varying(20)", None),
+    ],
+)
+def test_a_wider_type_needs_no_more_than_a_snapshot(old: str, new: str, wider: bool | None) -> None:
+    before, now = having(ID, CODE._replace(type=old)), having(ID, CODE._replace(type=new))
+    drift = compare(ALL, before, now)
+
+    if wider is None:
+        assert drift == Drift(now)
+        return
+    assert (bool(drift.again), bool(drift.stop)) == (wider, not wider)
+    if wider:
+        assert drift.again == f"column 'code' of public.orders was {old} and is {new}, which is wider"
 
 
 def test_a_renamed_column_needs_a_snapshot() -> None:

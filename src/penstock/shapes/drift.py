@@ -6,7 +6,8 @@
    another key, a column that was renamed, or dropped and added again, an enum's label that was renamed. So
    does a column that came and went between two looks: the log may have its values, under a name that
    another column has now.
-3. A column whose type is another in the lake stops its shape, unless a snapshot comes anyway.
+3. A column whose type is another in the lake stops its shape, unless a snapshot comes anyway. One whose new
+   type holds all values of the old one (int to bigint, more digits) needs a snapshot.
 4. An added column is added, and old rows get the value that they have in Postgres.
 5. A dropped column is kept: old rows keep their values and new ones get null. It is still read: the log may
    hold changes of before.
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import combinations
 from typing import Final, NamedTuple
 
 from penstock.shapes.shape import Shape
@@ -26,6 +28,10 @@ from penstock.shapes.table_facts import ColumnFacts, TableFacts
 
 # A literal of Spark SQL.
 _TEXT: Final = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
+
+_DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
+_INTEGERS: Final = ("smallint", "int", "bigint")
+_WIDENINGS: Final = {*combinations(_INTEGERS, 2), ("float", "double")}
 
 
 class Drift(NamedTuple):
@@ -116,6 +122,9 @@ def _grounds_for_snapshot(shape: Shape, before: TableFacts, now: TableFacts) -> 
         was = old.get(column.name)
         if column.name in before.gone or (was is not None and was.attnum != column.attnum):
             yield f"column {column.name!r} of {shape.table} is another than before, under the same name"
+        elif was is not None and _is_wider(column.column.lake.spark, was.column.lake.spark):
+            types = f"was {was.type} and is {column.type}, which is wider"
+            yield f"column {column.name!r} of {shape.table} {types}"
         elif was is not None and (renamed := _renamed_label(was, column)):
             yield f"a label of column {column.name!r} of {shape.table} was renamed: {renamed}"
         elif was is None and column.attnum in old_names:
@@ -127,6 +136,15 @@ def _renamed_label(was: ColumnFacts, column: ColumnFacts) -> str:
     return ", ".join(
         f"{label!r} to {now[oid]!r}" for oid, label in before.items() if now.get(oid, label) != label
     )
+
+
+def _is_wider(new: str, old: str) -> bool:
+    """Whether the lake's new type holds every value of the old one, as the same kind of number."""
+    digits, before = _DECIMAL.fullmatch(new), _DECIMAL.fullmatch(old)
+    if digits is None or before is None:
+        return (old, new) in _WIDENINGS
+    (precision, scale), (old_precision, old_scale) = (map(int, each.groups()) for each in (digits, before))
+    return new != old and scale >= old_scale and precision - scale >= old_precision - old_scale
 
 
 def _retyped(shape: Shape, before: TableFacts, now: TableFacts) -> Iterator[Problem]:

@@ -20,6 +20,7 @@ from tests.spark.oracle.kinds import KEY_VALUES, KINDS
 from tests.spark.oracle.life import Round, lives
 from tests.spark.oracle.operations import Statements, inserts, operations
 from tests.spark.oracle.tables import Column, Table
+from tests.spark.oracle.tricks import tricks
 from tests.spark.oracle.world import ShapeOf, Transaction, World
 
 _T = TypeVar("_T")
@@ -76,6 +77,8 @@ def transactions(draw: st.DrawFn, all_tables: tuple[Table, ...]) -> Transaction:
         idea = draw(st.sampled_from(all_tables).flatmap(operations))
         if draw(st.integers(0, 40)) == 20:
             idea = (f"TRUNCATE {', '.join(table.name for table in all_tables)}", *idea)
+        if draw(st.integers(0, 20)) == 10:
+            idea = draw(st.sampled_from(all_tables).flatmap(tricks))
         point = f"s{index}"
         match draw(st.sampled_from(["plain", "plain", "plain", "kept", "undone"])):
             case "kept":
