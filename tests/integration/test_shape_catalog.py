@@ -217,9 +217,37 @@ class TestTrees:
         now = (await tree_of(catalog, T)).table
 
         assert before.toast
-        assert before.named
+        assert before.placed
         assert (now.filenode != before.filenode, now.toast != before.toast) == (file, toast)
-        assert (now.named != before.named) == name
+        assert (now.placed != before.placed) == name
+
+    @pytest.mark.parametrize(
+        ("change", "moved"),
+        [
+            (
+                "ALTER TABLE events DETACH PARTITION may; ALTER TABLE events ATTACH PARTITION may"
+                " FOR VALUES FROM (0) TO (10)",
+                ["may"],
+            ),
+            (
+                "ALTER TABLE june DETACH PARTITION june_0; ALTER TABLE june ATTACH PARTITION june_0"
+                " FOR VALUES WITH (MODULUS 2, REMAINDER 0)",
+                ["june_0"],
+            ),
+            ("CREATE TABLE july PARTITION OF events FOR VALUES FROM (20) TO (30)", []),
+            ("TRUNCATE events; ANALYZE events; CREATE INDEX ON events (note)", []),
+        ],
+    )
+    async def test_a_partition_that_was_away(
+        self, sql: Sql, catalog: ShapeCatalog, change: str, moved: list[str]
+    ) -> None:
+        sql(PARTITIONS)
+        before = {each.oid: each for each in (await tree_of(catalog, EVENTS)).partitions}
+        sql(change)
+        now = {each.oid: each for each in (await tree_of(catalog, EVENTS)).partitions}
+        assert [
+            each.relation.table for oid, each in before.items() if each.placed != now[oid].placed
+        ] == moved
 
     async def test_no_such_relation(self, catalog: ShapeCatalog) -> None:
         assert await place_of(catalog, Relation("public", "no")) is None

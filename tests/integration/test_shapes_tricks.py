@@ -90,7 +90,7 @@ def test_nothing_is_lost_by_tricks(postgres: PrivatePostgres, database: str, tmp
         for name, reason in (
             ("bulk", "public.bulk was rewritten"),
             ("texts", "public.texts was rewritten"),
-            ("away", "public.away was renamed and renamed back"),
+            ("away", "public.away was renamed or detached, and back"),
             ("parts", "public.parts_old is a partition of public.parts, and not all of its rows"),
             ("migrated", "column"),
             ("moody", "'sad' to 'unhappy'"),

@@ -356,8 +356,8 @@ def test_a_partition_that_came_and_went_between_looks_has_left_rows_behind() -> 
     ("before", "now", "renamed"), [("1", "1", False), ("1", "2", True), ("", "2", False)]
 )
 def test_a_table_that_was_renamed_and_back(before: str, now: str, renamed: bool) -> None:
-    some = collector(trees=[Tree(ORDERS_NOW._replace(named=before)), EVENTS_TREE])
-    found = again(some.check([Tree(ORDERS_NOW._replace(named=now)), EVENTS_TREE], LATER))
+    some = collector(trees=[Tree(ORDERS_NOW._replace(placed=before)), EVENTS_TREE])
+    found = again(some.check([Tree(ORDERS_NOW._replace(placed=now)), EVENTS_TREE], LATER))
     assert found.keys() == ({"open_orders", "all_orders"} if renamed else set())
 
 

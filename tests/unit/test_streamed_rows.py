@@ -70,6 +70,13 @@ def test_more_rows_than_are_kept_may_only_grow(monkeypatch: pytest.MonkeyPatch) 
     assert after(*frames, frame("T"), insert(1), frame("D", key=1)) == digest()
 
 
+def test_more_bytes_than_are_kept_may_only_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streamed_rows, "MOST_BYTES", len(insert(1)) * 3 // 2)
+    assert after(insert(1), frame("D", key=1)) == digest()
+    assert after(insert(1), insert(2), insert(3)) == digest((1, 0), (2, 0), (3, 0))
+    assert after(insert(1), insert(2), frame("D", key=1)) is None
+
+
 def test_what_it_held_before_each_position(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streamed_rows, "MOST_COMMITS", 10)
     rows = StreamedRows(1)

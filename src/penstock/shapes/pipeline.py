@@ -191,7 +191,11 @@ class ShapesPipeline:
     def _trees(self, prepared: Prepared, known: dict[str, TableFacts]) -> list[Tree]:
         """As they were when somebody last looked: what was done since is then found by the first look."""
         trees = {relation: facts.tree for relation, facts in prepared.facts.items()}
-        before = {facts.tree.table.relation: facts.tree for facts in known.values()}
+        before: dict[Relation, Tree] = {}
+        for facts in known.values():
+            # Of two shapes of a table the one counts that has still to see what was done.
+            if facts.relation not in before or facts.tree != trees.get(facts.relation):
+                before[facts.relation] = facts.tree
         return [before.get(relation, tree) for relation, tree in trees.items()]
 
     def _enter_shapes(self, prepared: Prepared, held: dict[str, LogOffset]) -> None:

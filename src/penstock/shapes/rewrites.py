@@ -8,9 +8,11 @@ the server (`tests/integration/test_shape_catalog.py` holds them against one):
 2. Whoever renames a table or moves it to another schema writes the row of its row type in pg_type (so does
    who gives it another owner). The same version of that row at two looks: it bore its name all the time, and
    every change under that name was its own.
-3. Rows can only be written without WAL into a file that was made for an UNLOGGED table: SET UNLOGGED makes a
+3. Whoever detaches a partition deletes its row in pg_inherits, and ATTACH makes a new one. The same version
+   at two looks: it was a partition all the time, and a TRUNCATE of its parent was one of it.
+4. Rows can only be written without WAL into a file that was made for an UNLOGGED table: SET UNLOGGED makes a
    new one, and SET LOGGED another. The same file at two looks: the stream has every change.
-4. A rewrite by ALTER TABLE makes a new TOAST table for a table that has one. TRUNCATE, VACUUM FULL, CLUSTER
+5. A rewrite by ALTER TABLE makes a new TOAST table for a table that has one. TRUNCATE, VACUUM FULL, CLUSTER
    and SET TABLESPACE keep it. So a new file with the same TOAST table is explained: of these only TRUNCATE
    changes rows, and the stream has it.
 
@@ -92,8 +94,8 @@ def _certain(table: Relation, old: Member, new: Member | None) -> str | None:
         return f"{old.relation}{whose} was detached or dropped"
     if new.relation != old.relation:
         return f"{old.relation}{whose} was renamed to {new.relation}"
-    if old.named and new.named != old.named:
-        return f"{old.relation}{whose} was renamed and renamed back, or got another owner"
+    if old.placed and new.placed != old.placed:
+        return f"{old.relation}{whose} was renamed or detached, and back, or got another owner"
     if new.filenode != old.filenode and (new.layout != old.layout or new.toast != old.toast):
         return _rewritten(new.relation)
     return None

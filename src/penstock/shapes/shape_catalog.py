@@ -36,7 +36,8 @@ from penstock.shapes.table_tree import Found, Member, Tree
 # ATTACH, a rename or an ALTER gives the table's other rows a new xmin. A partition brings rows along if it
 # joined its parent in another transaction than the one that made it, or if something above it joined later
 # than that: `above_age` is the age of the latest link above. An age is a signed number that overflows for
-# rows that were frozen long ago; taken as unsigned, those are old, as they should be. `named`: rewrites.py.
+# rows that were frozen long ago; taken as unsigned, those are old, as they should be. What `named` is
+# for, and `joined_by` once more: rewrites.py.
 _TREES: LiteralString = """
 WITH RECURSIVE tree (root, oid, joined_by, above_age) AS (
     SELECT c.oid, c.oid, NULL::xid, 4294967296::int8
@@ -65,7 +66,7 @@ SELECT t.root, n.nspname::text, c.relname::text, c.oid, c.relfilenode, c.relkind
            LEFT JOIN pg_catalog.pg_type b ON b.oid = p.typbasetype
            JOIN pg_catalog.pg_enum e ON e.enumtypid IN (p.oid, p.typelem, b.oid, b.typelem)
            WHERE t.oid = t.root AND a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)),
-       c.reltoastrelid, coalesce(named.xmin::text, ''), ARRAY (
+       c.reltoastrelid, pg_catalog.concat_ws(' ', named.xmin, t.joined_by), ARRAY (
            SELECT ARRAY[a.attname::text, pg_catalog.format_type(a.atttypid, a.atttypmod)]
            FROM pg_catalog.pg_attribute a
            WHERE a.attrelid = c.oid AND t.oid = t.root AND c.relkind = 'p' AND a.attnum > 0
@@ -295,8 +296,8 @@ def _by_first(rows: Iterable[_Row]) -> defaultdict[int, list[_Row]]:
 
 
 def _member(row: _Row) -> Member:
-    schema, table, oid, filenode, _, layout, attached, identity, toast, named, *_ = row
-    return Member(Relation(schema, table), oid, filenode, layout or "", attached, identity, toast, named)
+    schema, table, oid, filenode, _, layout, attached, identity, toast, placed, *_ = row
+    return Member(Relation(schema, table), oid, filenode, layout or "", attached, identity, toast, placed)
 
 
 def column_facts(row: _Row, old: Mapping[str, str]) -> ColumnFacts:

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 MOST_ROWS: Final = 20_000
+MOST_BYTES: Final = 64 << 20
 """More are not kept. They are still counted and hashed, as long as rows are only added."""
 MOST_COMMITS: Final = 50_000
 
@@ -53,6 +54,7 @@ class StreamedRows:
         self.since_lsn = since_lsn
         """Where it was begun."""
         self._rows: dict[tuple[str | None, ...], _Row] | None = {}
+        self._bytes = 0
         self._digest: Digest | None = Digest()
         self._commits: list[int] = []
         self._digests: list[Digest | None] = [Digest()]
@@ -66,9 +68,12 @@ class StreamedRows:
             self._digest = None
             return
         if change.action == "T":
-            self._rows, self._digest = {}, Digest()
+            self._rows, self._bytes, self._digest = {}, 0, Digest()
         elif self._digest is not None:
             self._digest = self._after(self._digest, change)
+            self._bytes += len(payload)
+            if self._rows is not None and (len(self._rows) > MOST_ROWS or self._bytes > MOST_BYTES):
+                self._rows = None
 
     def committed(self, commit_lsn: int) -> None:
         """The transaction of the changes taken last is complete."""
@@ -94,7 +99,7 @@ class StreamedRows:
                     return None
                 if key:
                     self._rows[place] = new
-                if not key or len(self._rows) > MOST_ROWS:
+                else:
                     self._rows = None
             return Digest(digest.rows + 1, digest.total + row_hash(list(new.values())))
         old_key = {cell.name: _text(cell) for cell in change.identity}

@@ -22,8 +22,9 @@ class Member(NamedTuple):
     """Its replica identity, the indexes that are its key or could stand for it, the labels of its enums."""
     toast: int = 0
     """The oid of its TOAST table, which changes with every rewrite and not with TRUNCATE; 0: it has none."""
-    named: str = ""
-    """Which version of its row type's row it has: a new one with every rename; empty: not known."""
+    placed: str = ""
+    """The versions of the rows that give it its name and its parent: others after a rename or DETACH, and
+    back; empty: not known."""
 
 
 class Tree(NamedTuple):

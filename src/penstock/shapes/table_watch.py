@@ -21,7 +21,7 @@ from penstock.shapes.work import Work
 
 _LOOK_EVERY_S: Final = 1.0
 _AFTER_FAILURE_S: Final = 5.0
-_ATTEMPTS: Final = 3
+_ATTEMPTS: Final = 12
 _LOOK_AT_STREAM_S: Final = 0.1
 
 _log = structlog.get_logger()
