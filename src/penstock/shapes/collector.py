@@ -15,9 +15,9 @@ from penstock.lsn import format_lsn
 from penstock.postgres import protocol, wal2json
 from penstock.postgres.snapshot import Content
 from penstock.shapes.change_log_index import Relation
+from penstock.shapes.doubts import Doubts
 from penstock.shapes.rewrites import Doubt, judge, without_toast
 from penstock.shapes.snapshot_again import SnapshotAgain
-from penstock.shapes.streamed_rows import Digest, StreamedRows
 from penstock.shapes.table_tree import Found, Member, Tree
 
 _TRUNCATE: Final = ord("T")
@@ -146,14 +146,10 @@ class Collector:
         self._add_tree_routes()
         self._relations: dict[bytes, Relation] = {}
         self._judged = dict(self._trees)
-        self._doubts: dict[tuple[Relation, Relation], Doubt] = {}
-        self._streamed: dict[Relation, StreamedRows] = {}
-        self._streamed_now: set[Relation] = set()
-        """Those that the open transaction has changed."""
+        self._doubts = Doubts()
         self._cuts: dict[str, int] = {}
         self._learned: dict[Relation, bool] = {}
         """Partitions that no look has had yet; whether one has lacked it, which may have begun before."""
-        self._looked_lsn = 0
         self._is_needed = False
         self._whole = BEFORE_ALL
         """Where the open transaction ends."""
@@ -220,7 +216,7 @@ class Collector:
         if found is None or not parents:
             return []
         self._learned[relation] = False
-        self._streamed[relation] = StreamedRows(self._whole.tx_offset)
+        self._doubts.follow(relation, self._whole.tx_offset)
         reasons = dict.fromkeys(parents, f"{relation} was attached, with what it held")
         return self._again(reasons if found.attached else {})
 
@@ -236,12 +232,12 @@ class Collector:
     @property
     def doubts(self) -> list[Doubt]:
         """What is to be settled."""
-        return list(self._doubts.values())
+        return self._doubts.open
 
     @property
     def is_certain(self) -> bool:
         """Whether the catalog was looked at, and nothing is in doubt."""
-        return self._looked_lsn > 0 and not self._doubts
+        return self._doubts.is_certain
 
     def has_passed(self, lsn: int) -> bool:
         """Whether every transaction with a commit LSN below this one was taken."""
@@ -258,27 +254,24 @@ class Collector:
             judgement = judge(before, now.get(table), wal_lsn, self._routes)
             if judgement.again and (table in now or table not in self._gone):
                 reasons[table] = judgement.again
-            self._doubts |= {(table, doubt.member.relation): doubt for doubt in judgement.doubts}
+            self._doubts.raise_all(judgement.doubts)
         self._gone = self._trees.keys() - now.keys()
         self._trees |= {table: tree for table, tree in now.items() if table in self._followers}
         again = self._begin_again(reasons)
-        self._stream_rows(wal_lsn)
+        self._doubts.looked(wal_lsn, self._learned.keys())
         return again
 
     def settle(self, doubt: Doubt, content: Content) -> list[SnapshotAgain]:
         """What the server has of a doubtful member, at a position that was passed."""
-        table, relation = doubt.table, doubt.member.relation
-        if self._doubts.get((table, relation)) != doubt or content.oid != doubt.member.oid:
+        if not self._doubts.are_about(doubt, content):
             # The next look sees what became of it.
             return []
-        streamed = self._streamed.get(relation)
-        known = None if streamed is None else streamed.before(content.cut_lsn)
-        if known != Digest(content.rows, content.total):
+        if not self._doubts.are_proved_wrong(doubt, content):
             return self.give_up(doubt)
-        del self._doubts[table, relation]
+        self._doubts.close(doubt)
         # It may have been truncated once more since the look.
-        tree = self._trees[table]
-        self._trees[table] = tree._replace(
+        tree = self._trees[doubt.table]
+        self._trees[doubt.table] = tree._replace(
             table=_with_file(tree.table, content),
             partitions=tuple(_with_file(each, content) for each in tree.partitions),
         )
@@ -287,7 +280,7 @@ class Collector:
 
     def give_up(self, doubt: Doubt) -> list[SnapshotAgain]:
         """A doubt is confirmed, or can't be settled."""
-        if self._doubts.pop((doubt.table, doubt.member.relation), None) is None:
+        if not self._doubts.close(doubt):
             return []
         if all(self._cuts.get(shape, 0) >= doubt.look_lsn for shape in self._followers[doubt.table]):
             # Snapshots have begun since.
@@ -296,14 +289,14 @@ class Collector:
         return self._begin_again({doubt.table: doubt.suspicion})
 
     def _begin_again(self, reasons: Mapping[Relation, str]) -> list[SnapshotAgain]:
-        self._doubts = {key: doubt for key, doubt in self._doubts.items() if key[0] not in reasons}
+        self._doubts.drop(reasons.keys())
         self._keep_judged()
         self._forget_routes(reasons.keys())
         self._add_tree_routes()
         return self._again(reasons)
 
     def _keep_judged(self) -> None:
-        doubtful = {table for table, _ in self._doubts}
+        doubtful = self._doubts.tables
         self._judged |= {table: tree for table, tree in self._trees.items() if table not in doubtful}
 
     def _unlearned(self, now: Mapping[Relation, Tree]) -> dict[Relation, str]:
@@ -318,19 +311,6 @@ class Collector:
                 for table in self._routes.get(relation, frozenset()) - {relation}:
                     reasons[table] = f"{relation}, a partition of {table}, was detached or dropped"
         return reasons
-
-    def _stream_rows(self, wal_lsn: int) -> None:
-        """Doubtful members are followed row by row; a TRUNCATE that two looks left alone, no more."""
-        doubtful = {relation for _, relation in self._doubts}
-        self._streamed = {
-            relation: rows
-            for relation, rows in self._streamed.items()
-            if relation in doubtful or relation in self._learned or rows.since_lsn > self._looked_lsn
-        }
-        for doubt in self._doubts.values():
-            if doubt.is_new:
-                self._streamed.setdefault(doubt.member.relation, StreamedRows(wal_lsn))
-        self._looked_lsn = wal_lsn
 
     def _change(
         self, action: int | None, payload: bytes, wal_start: int, steps: list[Step]
@@ -358,9 +338,7 @@ class Collector:
             steps.append(Append(relation, builder.commit_lsn, op_offset, payload))
             if action == _TRUNCATE:
                 self._truncate(relation, tables, wal_start)
-        if self._streamed and relation in self._streamed:
-            self._streamed[relation].take(payload)
-            self._streamed_now.add(relation)
+        self._doubts.take(relation, payload)
         return None
 
     def _may_be_partition(self, action: int | None, payload: bytes) -> bool:
@@ -389,7 +367,7 @@ class Collector:
 
     def _truncate(self, relation: Relation, tables: Iterable[Relation], wal_start: int) -> None:
         if relation in self._without_toast:
-            self._streamed.setdefault(relation, StreamedRows(self._whole.tx_offset))
+            self._doubts.follow(relation, self._whole.tx_offset)
         for table in tables:
             if table == relation:
                 self._truncated_at[table] = wal_start
@@ -434,9 +412,7 @@ class Collector:
         }
         steps += [again for again in self._again(reasons) if again.shape in self._touched]
         steps.append(Committed(LogOffset(commit_lsn, self._last_op), end, frozenset(self._touched)))
-        for relation in self._streamed_now & self._streamed.keys():
-            self._streamed[relation].committed(commit_lsn)
-        self._streamed_now.clear()
+        self._doubts.committed(commit_lsn)
         self._is_needed = False
         self._appended.clear()
         self._touched.clear()

@@ -1,0 +1,97 @@
+"""Doubts: the tables and partitions of which it isn't known whether the stream has all rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Set
+
+from penstock.postgres.snapshot import Content
+from penstock.shapes.change_log_index import Relation
+from penstock.shapes.rewrites import Doubt
+from penstock.shapes.streamed_rows import Digest, StreamedRows
+
+
+class Doubts:
+    """What is open, and the rows that the stream has of it. Part of a Collector.
+
+    1. A relation is followed row by row from a moment on at which it was empty: `follow`, when it is
+       truncated or learned as a new partition, and `looked`, if a look brings it before its changes.
+    2. It is followed as long as it is in doubt, and else until the second look after that moment: what the
+       stream has first, a look may have later.
+    3. A doubt is proved wrong if the server has exactly the rows that the stream has, at one position.
+       Relations that aren't followed prove nothing.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[Relation, Relation], Doubt] = {}
+        self._streamed: dict[Relation, StreamedRows] = {}
+        self._changed: set[Relation] = set()
+        """By the open transaction."""
+        self._looked_lsn = 0
+
+    @property
+    def open(self) -> list[Doubt]:
+        """Those that are to be settled."""
+        return list(self._open.values())
+
+    @property
+    def tables(self) -> Set[Relation]:
+        """The followed tables that they are about."""
+        return {table for table, _ in self._open}
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the catalog was looked at, and nothing is in doubt."""
+        return self._looked_lsn > 0 and not self._open
+
+    def follow(self, relation: Relation, lsn: int) -> None:
+        """The relation is empty in the transaction that commits here."""
+        self._streamed.setdefault(relation, StreamedRows(lsn))
+
+    def take(self, relation: Relation, payload: bytes) -> None:
+        """A change of any relation."""
+        if self._streamed and relation in self._streamed:
+            self._streamed[relation].take(payload)
+            self._changed.add(relation)
+
+    def committed(self, commit_lsn: int) -> None:
+        """The changes taken last are complete."""
+        for relation in self._changed & self._streamed.keys():
+            self._streamed[relation].committed(commit_lsn)
+        self._changed.clear()
+
+    def raise_all(self, doubts: Iterable[Doubt]) -> None:
+        """A look has brought these."""
+        self._open |= {(doubt.table, doubt.member.relation): doubt for doubt in doubts}
+
+    def drop(self, tables: Set[Relation]) -> None:
+        """These tables begin again."""
+        self._open = {key: doubt for key, doubt in self._open.items() if key[0] not in tables}
+
+    def looked(self, wal_lsn: int, learned: Set[Relation]) -> None:
+        """A look is over; it or a later one will have the `learned` partitions."""
+        doubtful = {relation for _, relation in self._open}
+        self._streamed = {
+            relation: rows
+            for relation, rows in self._streamed.items()
+            if relation in doubtful or relation in learned or rows.since_lsn > self._looked_lsn
+        }
+        for doubt in self._open.values():
+            if doubt.is_new:
+                self.follow(doubt.member.relation, wal_lsn)
+        self._looked_lsn = wal_lsn
+
+    def are_about(self, doubt: Doubt, content: Content) -> bool:
+        """Whether the doubt is still open, and the content that of the table that it is about."""
+        return (
+            self._open.get((doubt.table, doubt.member.relation)) == doubt and content.oid == doubt.member.oid
+        )
+
+    def are_proved_wrong(self, doubt: Doubt, content: Content) -> bool:
+        """Whether the server has the rows that the stream has."""
+        streamed = self._streamed.get(doubt.member.relation)
+        known = None if streamed is None else streamed.before(content.cut_lsn)
+        return known == Digest(content.rows, content.total)
+
+    def close(self, doubt: Doubt) -> bool:
+        """It is settled, one way or the other; returns whether it was open."""
+        return self._open.pop((doubt.table, doubt.member.relation), None) is not None
