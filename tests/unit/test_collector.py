@@ -195,6 +195,14 @@ def test_partitions_may_have_the_columns_that_their_root_had(columns: tuple[str,
     assert take(some, transaction(100, row(OTHER, *columns))).unknown == OTHER
 
 
+def test_columns_that_were_not_known_are_as_soon_as_a_look_brings_them() -> None:
+    some = collector()
+    take(some, [boundary("B", 100)])
+    assert take(some, [row(OTHER, "id bigint")]).unknown == OTHER
+    some.check(WITH_COLUMNS, LATER)
+    assert take(some, [row(OTHER, "id bigint")]).unknown is None
+
+
 def test_a_relation_that_is_gone_is_nobodys() -> None:
     some = collector(trees=WITH_COLUMNS)
     frames = transaction(100, row(OTHER, *LAYOUT))

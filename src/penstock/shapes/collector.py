@@ -446,7 +446,8 @@ class Collector:
                 self._routes[member.relation] = before | {table}
         trees = self._trees.values()
         # Also what they had before: the stream may be behind.
-        self._layouts |= {frozenset(tree.columns) for tree in trees if tree.is_partitioned}
+        now = {frozenset(tree.columns) for tree in trees if tree.is_partitioned}
+        self._layouts = (self._layouts - {frozenset()}) | now
         self._without_toast = frozenset(name for tree in trees for name in without_toast(tree))
 
     def _forget_routes(self, tables: Set[Relation]) -> None:

@@ -266,6 +266,7 @@ async def _facts(connection: AsyncConnection, tables: Collection[Relation]) -> d
             kind=kind,
             replica_identity=replica_identity,
             leaves=tuple(leaves[oid] for oid in members[root] if oid in leaves),
+            has_children=trees[root].has_children,
             attributes=attributes,
             encoding=encoding,
         )

@@ -1,6 +1,7 @@
 """What the catalog says of a shape's table. It is kept in the registry, to be compared with later.
 
-Everything here is a tuple of plain values, so that msgspec writes it as JSON and reads it back by type.
+Everything here is a tuple of plain values, so that msgspec writes it as JSON and reads it back by type and
+place: a new field stands behind the others, and has a default.
 """
 
 from __future__ import annotations
@@ -94,6 +95,8 @@ class TableFacts(NamedTuple):
     replica_identity: str = "d"
     """Its own. What frames carry is decided by the leaves'."""
     leaves: tuple[LeafFacts, ...] = ()
+    has_children: bool = False
+    """Whether tables inherit from it that are no partitions."""
     gone: tuple[str, ...] = ()
     """Those of the columns that are dropped, and kept in the lake's table; the catalog knows none."""
     attributes: int = 0
@@ -105,11 +108,6 @@ class TableFacts(NamedTuple):
     def relation(self) -> Relation:
         """Its name."""
         return self.tree.table.relation
-
-    @property
-    def has_children(self) -> bool:
-        """Whether tables inherit from it that are no partitions."""
-        return self.tree.has_children
 
     @property
     def key_index(self) -> IndexFacts | None:

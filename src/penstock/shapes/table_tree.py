@@ -36,7 +36,7 @@ class Tree(NamedTuple):
     columns: tuple[str, ...] = ()
     """Of a partitioned table: each column's name and type, as frames have them; empty: not known."""
     has_children: bool = False
-    """Whether tables inherit from it that are no partitions."""
+    """Whether tables inherit from it that are no partitions; here, too, so that a look shows it."""
 
 
 class Found(NamedTuple):
