@@ -11,6 +11,7 @@ from penstock.errors import ProtocolViolation
 from penstock.log_offset import OP_INFINITY, LogOffset
 from penstock.lsn import format_lsn
 from penstock.postgres.snapshot import Content
+from penstock.shapes import collector as collector_module
 from penstock.shapes.change_log_index import Relation
 from penstock.shapes.collector import Append, Collected, Collector, Committed, Silence, Step
 from penstock.shapes.snapshot_again import SnapshotAgain
@@ -201,6 +202,17 @@ def test_columns_that_were_not_known_are_as_soon_as_a_look_brings_them() -> None
     assert take(some, [row(OTHER, "id bigint")]).unknown == OTHER
     some.check(WITH_COLUMNS, LATER)
     assert take(some, [row(OTHER, "id bigint")]).unknown is None
+
+
+def test_names_of_short_lived_tables_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collector_module, "_MOST_ROUTES", 5)
+    some = collector(trees=WITH_COLUMNS)
+    for number in range(1, 10):
+        steps_of(some, *transaction(100 * number, row(Relation("public", f"t{number}"), "id bigint")))
+    assert some.knows(Relation("public", "t9"))
+    some.check(WITH_COLUMNS, LATER)
+    assert not some.knows(Relation("public", "t9"))
+    assert steps_of(some, *transaction(2000, change(MAY)))[-1] == committed(2000, 0, "events")
 
 
 def test_a_relation_that_is_gone_is_nobodys() -> None:

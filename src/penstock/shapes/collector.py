@@ -22,6 +22,7 @@ from penstock.shapes.table_tree import Found, Member, Tree
 
 _TRUNCATE: Final = ord("T")
 _INSERT: Final = ord("I")
+_MOST_ROUTES: Final = 20_000
 # What stands before it can't hold a quote of its own, and an unreadable type name comes behind it.
 _NAMES: Final = re.compile(rb'"schema":("(?:[^"\\]|\\.)*"),"table":("(?:[^"\\]|\\.)*")')
 
@@ -457,11 +458,15 @@ class Collector:
         brought, later than the trees were read.
         """
         routes = {}
+        keeps_others = len(self._routes) <= _MOST_ROUTES
         for relation, route in self._routes.items():
             kept = route - tables
-            if kept or not route:
+            if kept or (not route and keeps_others):
                 routes[relation] = kept
         self._routes = routes
+        if not keeps_others:
+            # Names of tables that nobody follows, and that may be gone.
+            self._relations.clear()
         self._appended.clear()
 
 
