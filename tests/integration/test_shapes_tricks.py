@@ -213,6 +213,7 @@ END LOOP; END $$
 """
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_short_lived_tables_hold_nobody_up(postgres: PrivatePostgres, database: str, tmp_path: Path) -> None:
     """Not even those that look like a partition."""
