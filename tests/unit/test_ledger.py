@@ -95,6 +95,21 @@ def test_a_snapshot_that_came_too_early_releases_nothing(ledger: Ledger) -> None
     assert ledger.tracker.frontier_lsn == 208
 
 
+def test_only_what_was_read_back_from_a_table_is_for_the_registry(ledger: Ledger) -> None:
+    """After a crash the table is where its last commit left it, and must not look like an older copy."""
+    ledger.carry_out(transaction(200, "old"), 1.0)
+    ledger.plan.start(1.0)
+    ledger.passed("old", 200, 2.0)
+    assert ledger.held("old") == whole(200)
+    assert ledger.tracker.frontier_lsn == 208, "nobody needs it any more"
+    assert ledger.offsets() == {"old": 90}
+
+    ledger.carry_out(transaction(300, "old"), 3.0)
+    ledger.plan.start(3.0)
+    ledger.flushed("old", 300, 4.0)
+    assert ledger.offsets() == {"old": 300}
+
+
 def test_a_late_note_doesn_t_move_a_table_back(ledger: Ledger) -> None:
     ledger.carry_out(transaction(200, "old"), 1.0)
     ledger.plan.start(1.0)

@@ -22,8 +22,10 @@ from penstock.shapes.flusher import FlushPlan, ShapeState
 from penstock.shapes.job_runner import JobThreads
 from penstock.shapes.jobs import JobDone, ShapeJobs
 from penstock.shapes.ledger import Ledger, whole
+from penstock.shapes.registry import Registry, ShapeEntry
+from penstock.shapes.registry_decisions import Continue, ServerFacts, decide
 from penstock.shapes.registry_keeper import RegistryKeeper
-from penstock.shapes.shape import Shape, TableName
+from penstock.shapes.shape import Shape, TableName, definition_hash
 from penstock.shapes.shape_catalog import ShapeCatalog
 from penstock.shapes.snapshot_again import SnapshotAgain
 from penstock.shapes.table_facts import ColumnFacts, TableFacts
@@ -32,8 +34,10 @@ from penstock.shapes.work import Work
 from penstock.spark.decode import LayoutChanged, RowIncomplete
 
 TABLE = Relation("public", "t")
+OTHER = Relation("public", "other")
 TREE = Tree(Member(TABLE, 1, 1, "x"))
 FACTS = TableFacts(TREE, ())
+SHAPE = Shape("a", TableName("public", "t"))
 
 
 class FakeJobs:
@@ -76,7 +80,7 @@ class Desk:
         self.ledger.carry_out([Append(TABLE, 200, 0, b"{}"), committed], time.monotonic())
         self.ledger.log.flush(time.monotonic())
         self.work = Work(
-            [Shape("a", TableName("public", "t"))],
+            [SHAPE],
             jobs=cast(ShapeJobs, self.jobs),
             threads=self.threads,
             ledger=self.ledger,
@@ -114,6 +118,26 @@ async def test_a_flush_whose_upkeep_fails_is_done(desk: Desk) -> None:
     assert desk.state() is ShapeState.IDLE
     failed: list[Any] = [line for line in said if line["event"] == "upkeep_failed"]
     assert [(line["shape"], line["detail"]) for line in failed] == [("a", "OPTIMIZE has no room")]
+
+
+async def test_a_flush_without_a_commit_is_no_offset_of_the_table(desk: Desk) -> None:
+    """The registry would say that the table was further than it is, and a start take it for an old copy."""
+    await desk.work.flush("a")
+    assert desk.ledger.offsets() == {"a": 200}
+    committed = Committed(LogOffset(300, 0), 308, frozenset(["a"]))
+    desk.ledger.carry_out([Append(OTHER, 300, 0, b"{}"), committed], time.monotonic())
+    desk.ledger.log.flush(time.monotonic())
+    desk.ledger.plan.start(time.monotonic())
+
+    await desk.work.flush("a")
+
+    assert desk.ledger.tracker.frontier_lsn == 308
+    assert desk.ledger.offsets() == {"a": 200}
+    registry = Registry("7301", 1, "slot", shapes={"a": ShapeEntry(definition_hash(SHAPE), facts=FACTS)})
+    registry = registry.with_ceiling(308, desk.ledger.offsets())
+    server = ServerFacts("7301", 1, {}, "slot", confirmed_flush_lsn=308, flush_lsn=400)
+    decision = decide(registry, server, [SHAPE], {"a": whole(200)})
+    assert decision.actions == (Continue("a", whole(200)),)
 
 
 async def test_a_layout_that_is_no_more_means_a_new_snapshot(

@@ -23,7 +23,9 @@ class Ledger:
     1. A commit goes to the log before the tracker hears of it, and nothing of it can be flushed before that:
        the log is persisted later.
     2. A shape that has to be snapshotted again is pinned, and its flushes stop, before the next step is done.
-    3. `held` is what a shape's table is known to hold. Only offsets read back from a table get in.
+    3. `held` is up to where a shape needs nothing more from the log. Its table may be below that, if nothing
+       in between was for it: no commit says so, and after a restart the table is where it was.
+    4. `offsets` is what the registry may know of the tables: only what was read back from them.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class Ledger:
         self.tracker = tracker
         self.plan = plan
         self._held: dict[str, LogOffset] = {}
+        self._read_back: dict[str, LogOffset] = {}
         self._open_bytes = 0
         self.transactions = 0
         """Committed transactions read."""
@@ -42,18 +45,18 @@ class Ledger:
 
     def add(self, shape: str, *, interval_s: float, held: LogOffset, now: float) -> None:
         """A shape goes on from what its table holds."""
-        self._held[shape] = held
+        self._held[shape] = self._read_back[shape] = held
         self.plan.add(shape, interval_s=interval_s, held=held, now=now)
 
     def held(self, shape: str) -> LogOffset:
-        """What the shape's table is known to hold."""
+        """The shape needs nothing at or below this from the log."""
         return self._held[shape]
 
     def offsets(self) -> dict[str, int]:
-        """What the tables are known to hold, of those that count."""
+        """What was read back from the tables, of those that count."""
         return {
             shape: held.tx_offset
-            for shape, held in self._held.items()
+            for shape, held in self._read_back.items()
             if held.tx_offset > 0 and not self.plan.awaits_snapshot(shape)
         }
 
@@ -87,7 +90,7 @@ class Ledger:
     def snapshotted(self, shape: str, cut_lsn: int, now: float) -> bool:
         """The snapshot was read back from the table; returns whether it counts: another may be due."""
         held = whole(cut_lsn - 1)
-        self._held[shape] = held
+        self._held[shape] = self._read_back[shape] = held
         self.plan.finished(shape, held, now)
         if self.plan.awaits_snapshot(shape):
             return False
@@ -96,6 +99,11 @@ class Ledger:
 
     def flushed(self, shape: str, tx_offset: int, now: float) -> None:
         """A flush was read back from the table."""
+        self._read_back[shape] = max(self._read_back[shape], whole(tx_offset))
+        self.passed(shape, tx_offset, now)
+
+    def passed(self, shape: str, tx_offset: int, now: float) -> None:
+        """Nothing up to here is for the shape but what its table has."""
         held = max(self._held[shape], whole(tx_offset))
         self._held[shape] = held
         self.plan.finished(shape, held, now)

@@ -11,6 +11,7 @@ import structlog
 
 from penstock import fault_points
 from penstock.errors import PenstockError
+from penstock.log_offset import LogOffset
 from penstock.lsn import format_lsn
 from penstock.postgres.snapshot import export_snapshot
 from penstock.shapes.change_log_index import Relation
@@ -82,7 +83,11 @@ class Work:
     async def flush(self, shape: str) -> None:
         """Apply what is new in the log to the shape's table, in one commit."""
         async with self._turns[shape]:
-            done = await self._flush(self._shapes[shape])
+            up_to = self._ledger.log.boundary_within(self._ledger.held(shape), FLUSH_MAX_BYTES)
+            done = await self._flush(self._shapes[shape], up_to)
+            if done is None:
+                self._ledger.passed(shape, up_to.tx_offset, time.monotonic())
+                return
             fault_points.reached(fault_points.FLUSH_COMMITTED)
             self.rows[shape] += done.rows
             self._unread.pop(shape, None)
@@ -98,16 +103,14 @@ class Work:
         except PenstockError as error:
             _log.error("upkeep_failed", shape=shape.name, detail=str(error))
 
-    async def _flush(self, shape: Shape) -> JobDone:
+    async def _flush(self, shape: Shape, up_to: LogOffset) -> JobDone | None:
+        """None: nothing of the shape lies up to there."""
         if shape.name in self._stopped:
             raise ShapeStopped(self._stopped[shape.name])
-        log, held = self._ledger.log, self._ledger.held(shape.name)
-        up_to = log.boundary_within(held, FLUSH_MAX_BYTES)
         relations = self._ledger.collector.relations_of(Relation(*shape.table))
-        ranges = log.read_plan(relations, held, up_to)
+        ranges = self._ledger.log.read_plan(relations, self._ledger.held(shape.name), up_to)
         if not ranges:
-            # Nothing of the shape lies between the two.
-            return JobDone(max(held, up_to).tx_offset, 0)
+            return None
         facts = self._facts[shape.name]
         try:
             try:
