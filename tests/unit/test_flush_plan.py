@@ -13,7 +13,14 @@ from penstock.shapes.flusher import (
     Start,
 )
 
-LIMITS = FlushLimits(flushes=2, snapshots=1, pending_bytes=100, first_backoff_s=1.0, longest_backoff_s=8.0)
+LIMITS = FlushLimits(
+    flushes=2,
+    snapshots=1,
+    upkeep_every=10**9,
+    pending_bytes=100,
+    first_backoff_s=1.0,
+    longest_backoff_s=8.0,
+)
 
 
 def at(tx_offset: int) -> LogOffset:
@@ -264,6 +271,84 @@ def test_a_failed_snapshot_is_tried_again_once_whatever_was_asked_meanwhile() ->
     assert plan.start(3.0) == [Start("a", Job.SNAPSHOT)]
     plan.finished("a", at(5), 4.0)
     assert plan.start(99.0) == []
+
+
+def tended_plan(*shapes: str, every: int = 1) -> FlushPlan:
+    """A plan whose shapes are tended after every so many flushes."""
+    plan = FlushPlan(LIMITS._replace(upkeep_every=every))
+    for shape in shapes:
+        plan.add(shape, interval_s=1.0, held=at(0), now=0.0)
+    return plan
+
+
+def test_upkeep_takes_no_place_of_a_flush() -> None:
+    plan = tended_plan("a", "b", "c", "d")
+    for shape in "ab":
+        plan.sent(shape, at(1), 1, now=0.0)
+    plan.start(0.0)
+    plan.finished("a", at(1), 1.0)
+    plan.finished("b", at(1), 1.0)
+    assert plan.start(1.0) == [Start("a", Job.UPKEEP)], "one at a time"
+    assert state(plan, "a", 1.0) is ShapeState.TENDING
+    for shape in "abcd":
+        plan.sent(shape, at(2), 1, now=2.0)
+    assert plan.start(2.0) == [Start("c", Job.FLUSH), Start("d", Job.FLUSH)]
+    plan.finished("c", at(2), 3.0)
+    assert plan.start(3.0) == [Start("b", Job.FLUSH)], "a waits for the end of its upkeep"
+    plan.tended("a")
+    plan.finished("d", at(2), 4.0)
+    assert plan.start(4.0) == [Start("a", Job.FLUSH), Start("c", Job.UPKEEP)]
+
+
+def test_upkeep_never_runs_beside_a_job_of_its_shape() -> None:
+    plan = tended_plan("a")
+    plan.sent("a", at(1), 1, now=0.0)
+    plan.start(0.0)
+    plan.sent("a", at(2), 1, now=0.5)
+    plan.finished("a", at(1), 5.0)
+    assert plan.start(5.0) == [Start("a", Job.FLUSH)], "both are due: it is flushed first"
+    plan.sent("a", at(3), 500, now=6.0)
+    plan.finished("a", at(2), 7.0)
+    assert plan.start(7.0) == [Start("a", Job.UPKEEP)], "a busy shape is tended all the same"
+    assert plan.start(8.0) == []
+    plan.tended("a")
+    assert plan.status(8.0)[0].pending_bytes == 500
+    assert plan.start(8.0) == [Start("a", Job.FLUSH)]
+
+
+def test_upkeep_waits_for_a_shape_that_fails_or_awaits_its_snapshot() -> None:
+    plan = tended_plan("a")
+    plan.sent("a", at(1), 1, now=0.0)
+    plan.start(0.0)
+    plan.sent("a", at(2), 1, now=0.0)
+    plan.finished("a", at(1), 2.0)
+    plan.start(2.0)
+    plan.failed("a", "no", 2.0)
+    assert plan.start(2.5) == []
+    plan.snapshot("a", 2.6)
+    assert plan.start(9.0) == [Start("a", Job.SNAPSHOT)]
+    plan.finished("a", at(2), 10.0)
+    assert plan.start(10.0) == [Start("a", Job.UPKEEP)]
+
+
+def test_shapes_that_start_together_are_not_tended_together() -> None:
+    shapes = [f"shape_{number}" for number in range(100)]
+    plan = FlushPlan(LIMITS._replace(flushes=100, upkeeps=100, upkeep_every=50))
+    for shape in shapes:
+        plan.add(shape, interval_s=0.0, held=at(0), now=0.0)
+    tended = []
+    for now in range(1, 151):
+        for shape in shapes:
+            plan.sent(shape, at(now), 1, now=float(now))
+        assert len(plan.start(float(now))) == 100
+        for shape in shapes:
+            plan.finished(shape, at(now), float(now))
+        starts = plan.start(float(now))
+        tended.append(len(starts))
+        for shape, _ in starts:
+            plan.tended(shape)
+    assert sum(tended) == 300, "each of them three times"
+    assert max(tended) <= 8
 
 
 def test_a_stalled_shape_is_named_with_its_age_offset_and_error() -> None:

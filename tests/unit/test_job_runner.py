@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from penstock.capture.transaction_builder import TransactionBuilder
 from penstock.errors import PenstockError
@@ -58,6 +59,8 @@ class FakeWork:
         self.ledger = ledger
         self.failures: dict[str, Exception] = {}
         self.at_once = self.most_at_once = 0
+        self.tending: list[str] = []
+        self.upkeep_may_end = asyncio.Event()
 
     async def flush(self, shape: str) -> None:
         assert self.ledger.log.last_persisted_txn_offset == whole(200), "persisted before it is flushed"
@@ -71,6 +74,11 @@ class FakeWork:
 
     async def snapshot(self, shape: str) -> None:
         raise AssertionError("no snapshot is due")
+
+    async def upkeep(self, shape: str) -> None:
+        self.tending.append(shape)
+        await self.upkeep_may_end.wait()
+        raise self.failures.get(f"upkeep of {shape}", PenstockError("OPTIMIZE has no room"))
 
 
 @asynccontextmanager
@@ -114,6 +122,28 @@ async def test_one_that_fails_holds_nobody_else(ledger: Ledger, error: Exception
     assert (status["b"].state, status["b"].error) == (ShapeState.BACKING_OFF, sentence)
     assert status["a"].error is status["c"].error is None
     assert ledger.tracker.frontier_lsn == 100
+
+
+async def test_an_upkeep_holds_no_flush_and_its_failure_is_only_said(ledger: Ledger) -> None:
+    """With as many tables to tend as there are places for flushes."""
+    work = FakeWork(ledger)
+    ledger.plan = FlushPlan(FlushLimits(flushes=1, upkeep_every=1))
+    for shape in "abc":
+        ledger.plan.add(shape, interval_s=0.0, held=whole(90), now=0.0)
+        ledger.plan.sent(shape, LogOffset(200, 0), 1, time.monotonic())
+    with capture_logs() as said:
+        async with running(JobRunner(ledger, work)):
+            await eventually(lambda: ledger.tracker.frontier_lsn == 208)
+            assert len(work.tending) == 1
+            assert not work.upkeep_may_end.is_set(), "the others were flushed beside it"
+            work.upkeep_may_end.set()
+            await eventually(lambda: len(work.tending) == 3)
+            await eventually(
+                lambda: {each.state for each in ledger.plan.status(time.monotonic())} == {ShapeState.IDLE}
+            )
+    failed = [(line["shape"], line["detail"]) for line in said if line["event"] == "upkeep_failed"]
+    assert sorted(failed) == [(shape, "OPTIMIZE has no room") for shape in "abc"]
+    assert all(status.error is None for status in ledger.plan.status(time.monotonic()))
 
 
 @pytest.mark.parametrize("kind", [ChangeLogBroken, RegistryError, SegmentUnreadable, SparkGone])

@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
-from structlog.testing import capture_logs
 
 from penstock.capture.transaction_builder import TransactionBuilder
 from penstock.errors import PenstockError
@@ -18,7 +17,7 @@ from penstock.shapes.change_log_index import Relation
 from penstock.shapes.change_log_runs import create_run
 from penstock.shapes.collector import Append, Collector, Committed
 from penstock.shapes.flush_tracker import FlushTracker
-from penstock.shapes.flusher import FlushPlan, ShapeState
+from penstock.shapes.flusher import FlushPlan
 from penstock.shapes.job_runner import JobThreads
 from penstock.shapes.jobs import JobDone, ShapeJobs
 from penstock.shapes.ledger import Ledger, whole
@@ -45,16 +44,11 @@ class FakeJobs:
 
     def __init__(self) -> None:
         self.flush_error: PenstockError | None = None
-        self.upkeep_error: PenstockError | None = None
 
     def flush(self, _shape: Shape, _facts: TableFacts, _ranges: object, up_to: int) -> JobDone:
         if self.flush_error is not None:
             raise self.flush_error
         return JobDone(up_to, 1)
-
-    def upkeep(self, _shape: Shape) -> None:
-        if self.upkeep_error is not None:
-            raise self.upkeep_error
 
 
 class Desk:
@@ -96,28 +90,12 @@ class Desk:
         self.anew += again
         self.ledger.carry_out(again, time.monotonic())
 
-    def state(self) -> ShapeState:
-        (status,) = self.ledger.plan.status(time.monotonic())
-        return status.state
-
 
 @pytest.fixture
 async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
     desk = Desk(tmp_path)
     yield desk
     desk.threads.close()
-
-
-async def test_a_flush_whose_upkeep_fails_is_done(desk: Desk) -> None:
-    desk.jobs.upkeep_error = PenstockError("OPTIMIZE has no room")
-
-    with capture_logs() as said:
-        await desk.work.flush("a")
-
-    assert desk.ledger.tracker.frontier_lsn == 208
-    assert desk.state() is ShapeState.IDLE
-    failed: list[Any] = [line for line in said if line["event"] == "upkeep_failed"]
-    assert [(line["shape"], line["detail"]) for line in failed] == [("a", "OPTIMIZE has no room")]
 
 
 async def test_a_flush_without_a_commit_is_no_offset_of_the_table(desk: Desk) -> None:

@@ -69,8 +69,8 @@ class ShapesApp:
         self._cycle = LeaderCycle(
             self._health, standby_retry_interval_s=settings.leader.standby_retry_interval_s
         )
-        # A snapshot, and looks at tables, have threads beside those of the flushes.
-        self._threads = JobThreads(settings.change_log.max_flushes + 2)
+        # A snapshot, an upkeep, and looks at tables have threads beside those of the flushes.
+        self._threads = JobThreads(settings.change_log.max_flushes + 3)
         self._resnapshot: Set[str] = run.resnapshot
         self._leadership: ShapesLeadership | None = None
 

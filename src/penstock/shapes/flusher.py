@@ -1,11 +1,12 @@
-"""FlushPlan: which shapes should be flushed or snapshotted now."""
+"""FlushPlan: which shapes should be flushed, snapshotted or tended now."""
 
 from __future__ import annotations
 
 import math
+import zlib
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.log_offset import BEFORE_ALL, LogOffset
 
@@ -15,6 +16,7 @@ class Job(Enum):
 
     FLUSH = "flush"
     SNAPSHOT = "snapshot"
+    UPKEEP = "upkeep"
 
 
 class ShapeState(Enum):
@@ -28,6 +30,8 @@ class ShapeState(Enum):
     """Set by `start`; the pool waits for `finished` or `failed`."""
     SNAPSHOTTING = "snapshotting"
     """Set by `start`; its flushes wait for `finished`. That a snapshot is due is in the registry too."""
+    TENDING = "upkeep"
+    """Set by `start`; its flushes wait for `tended`."""
     BACKING_OFF = "backing off"
     """Set by `failed`; waits for the time of its next attempt, and nobody else waits for it."""
 
@@ -39,6 +43,10 @@ class FlushLimits(NamedTuple):
     """How many flushes may run at once."""
     snapshots: int = 1
     """How many snapshots may run at once, beside the flushes: they may take hours."""
+    upkeeps: int = 1
+    """How many tables may be tended at once, beside the flushes."""
+    upkeep_every: int = 50
+    """After so many flushes of a shape its table is looked after."""
     pending_bytes: int = 64 * 2**20
     """A shape with this much to flush doesn't wait for its interval."""
     first_backoff_s: float = 0.5
@@ -75,6 +83,13 @@ class StalledShape(NamedTuple):
     error: str | None
 
 
+_STATES: Final = {
+    Job.FLUSH: ShapeState.FLUSHING,
+    Job.SNAPSHOT: ShapeState.SNAPSHOTTING,
+    Job.UPKEEP: ShapeState.TENDING,
+}
+
+
 @dataclass(slots=True)
 class _Plan:
     """One shape."""
@@ -104,6 +119,15 @@ class _Plan:
     not_before: float = -math.inf
     """When its last job ended or, after a failure, when it may be tried again."""
     error: str | None = None
+    flushes_left: int = 1
+    """Until its upkeep."""
+    upkeep_since: float = math.inf
+    """When its upkeep became due that is not done; infinity if there is none."""
+
+    @property
+    def carries(self) -> bool:
+        """Whether a job runs that takes what is pending."""
+        return self.running is not None and self.running is not Job.UPKEEP
 
     @property
     def job(self) -> Job:
@@ -118,9 +142,14 @@ class _Plan:
             due_at = min(max(self.pending_since, self.began_at + self.interval_s), self.hurried_since)
         return max(due_at, self.not_before)
 
+    @property
+    def upkeep_at(self) -> float:
+        """When its upkeep is or was due; infinity if it is not."""
+        return math.inf if self.failures or self.job is Job.SNAPSHOT else self.upkeep_since
+
     def state(self, now: float) -> ShapeState:
         if self.running is not None:
-            return ShapeState.FLUSHING if self.running is Job.FLUSH else ShapeState.SNAPSHOTTING
+            return _STATES[self.running]
         if self.due_at <= now:
             return ShapeState.WAITING
         return ShapeState.BACKING_OFF if self.not_before > now else ShapeState.IDLE
@@ -138,7 +167,7 @@ class FlushPlan:
     2. A shape with nothing new is never due: it costs no job and no commit.
     3. `start` gives places to those that are due in the order in which they became due: nobody is
        overtaken by one that became due later. While its own job runs a shape doesn't wait, so a busy one
-       can't take two turns in a row before others. Flushes and snapshots have places of their own.
+       can't take two turns in a row before others. Flushes, snapshots and upkeep have places of their own.
     4. A shape has one job at a time. While its snapshot is due, it isn't flushed.
     5. `finished` takes the offset that was read back from the table. What came after the job began stays
        pending, and all of it if the table fell short of what was pending then.
@@ -149,6 +178,9 @@ class FlushPlan:
     9. A shape is stalled when it has had something to do, without moving, for a given time, and for its
        interval before that unless it fails. A snapshot moves only at its end, so it counts as stalled only
        after a failure.
+    10. Upkeep is due after every `upkeep_every` flushes, the first time after fewer, by the shape's name:
+       shapes that started together don't reach it together. It waits for a shape that fails or awaits its
+       snapshot, and never goes before a flush that was due earlier.
     """
 
     def __init__(self, limits: FlushLimits | None = None) -> None:
@@ -159,7 +191,10 @@ class FlushPlan:
         """A shape counts from now on; `held` is what its table holds."""
         if shape in self._plans:
             raise ValueError(f"shape {shape} is in the plan already")
-        self._plans[shape] = _Plan(interval_s, flushed=held, newest=held, moved_at=now)
+        flushes_left = 1 + zlib.crc32(shape.encode()) % self._limits.upkeep_every
+        self._plans[shape] = _Plan(
+            interval_s, flushed=held, newest=held, moved_at=now, flushes_left=flushes_left
+        )
 
     def remove(self, shape: str) -> None:
         """A shape no longer counts."""
@@ -171,7 +206,7 @@ class FlushPlan:
         plan.newest = max(plan.newest, last)
         plan.pending_bytes += size_bytes
         plan.pending_since = min(plan.pending_since, now)
-        if plan.running is not None:
+        if plan.carries:
             plan.later_since = min(plan.later_since, now)
         elif plan.pending_bytes >= self._limits.pending_bytes:
             plan.hurried_since = min(plan.hurried_since, now)
@@ -194,7 +229,7 @@ class FlushPlan:
         To be called as long as that is so: it counts for those that have no job at the moment.
         """
         for plan in self._plans.values():
-            if plan.pending_since < math.inf and plan.running is None:
+            if plan.pending_since < math.inf and not plan.carries:
                 plan.hurried_since = min(plan.hurried_since, now)
 
     def start(self, now: float) -> list[Start]:
@@ -203,18 +238,18 @@ class FlushPlan:
         places = {
             Job.FLUSH: self._limits.flushes - running.count(Job.FLUSH),
             Job.SNAPSHOT: self._limits.snapshots - running.count(Job.SNAPSHOT),
+            Job.UPKEEP: self._limits.upkeeps - running.count(Job.UPKEEP),
         }
-        due = sorted(
-            (plan.due_at, plan.began_at, shape)
-            for shape, plan in self._plans.items()
-            if plan.running is None and plan.due_at <= now
-        )
+        idle = [(shape, plan) for shape, plan in self._plans.items() if plan.running is None]
+        due = [(plan.due_at, plan.began_at, shape, plan.job) for shape, plan in idle]
+        due += [(plan.upkeep_at, plan.began_at, shape, Job.UPKEEP) for shape, plan in idle]
         starts = []
-        for _, _, shape in due:
-            job = self._plans[shape].job
-            if places[job] > 0:
+        # Sorting keeps the order of equals: of one shape the flush goes first.
+        for due_at, _, shape, job in sorted(due, key=lambda each: each[:3]):
+            plan = self._plans[shape]
+            if due_at <= now and places[job] > 0 and plan.running is None:
                 places[job] -= 1
-                self._begin(self._plans[shape], job, now)
+                self._begin(plan, job, now)
                 starts.append(Start(shape, job))
         return starts
 
@@ -234,6 +269,8 @@ class FlushPlan:
             return
         if self._end(shape, plan) is Job.SNAPSHOT:
             plan.snapshot_since, plan.snapshot_again_since = plan.snapshot_again_since, math.inf
+        else:
+            self._count_flush(plan, now)
         if offset > plan.flushed:
             plan.flushed = offset
             plan.moved_at = now
@@ -250,6 +287,13 @@ class FlushPlan:
         plan.failures = 0
         plan.not_before = now
         plan.error = None
+
+    def tended(self, shape: str) -> None:
+        """The shape's upkeep has ended, well or not."""
+        plan = self._plans.get(shape)
+        if plan is not None:
+            self._end(shape, plan)
+            plan.upkeep_since = math.inf
 
     def failed(self, shape: str, sentence: str, now: float) -> None:
         """A job failed; `sentence` is for the operator."""
@@ -292,10 +336,18 @@ class FlushPlan:
 
     def _begin(self, plan: _Plan, job: Job, now: float) -> None:
         plan.running = job
+        if job is Job.UPKEEP:
+            return
         plan.began_at = now
         plan.taken_offset = plan.newest
         plan.taken_bytes = plan.pending_bytes
         plan.later_since = math.inf
+
+    def _count_flush(self, plan: _Plan, now: float) -> None:
+        plan.flushes_left -= 1
+        if plan.flushes_left == 0:
+            plan.flushes_left = self._limits.upkeep_every
+            plan.upkeep_since = min(plan.upkeep_since, now)
 
     def _end(self, shape: str, plan: _Plan) -> Job:
         if plan.running is None:

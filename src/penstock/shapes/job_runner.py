@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Final, Protocol, TypeVar
 
@@ -63,6 +63,9 @@ class ShapeWork(Protocol):
     async def snapshot(self, shape: str) -> None:
         """Make the table anew, and say so to the ledger."""
 
+    async def upkeep(self, shape: str) -> None:
+        """Look after the table: nobody's position changes."""
+
 
 class JobRunner:
     """Starts jobs as the plan says, each a task; a failure puts its shape off and holds nobody else.
@@ -97,8 +100,8 @@ class JobRunner:
                 ):
                     await asyncio.to_thread(log.flush, now)
                 for start in starts:
-                    work = self._work.flush if start.job is Job.FLUSH else self._work.snapshot
-                    group.create_task(self._run(start.shape, start.job, work), name=f"job {start.shape}")
+                    work = self._tend if start.job is Job.UPKEEP else self._run
+                    group.create_task(work(start.shape, start.job), name=f"job {start.shape}")
                 await self._wait(now)
 
     async def _wait(self, now: float) -> None:
@@ -110,25 +113,38 @@ class JobRunner:
         except TimeoutError:
             return
 
-    async def _run(self, shape: str, job: Job, work: Callable[[str], Awaitable[None]]) -> None:
+    async def _run(self, shape: str, job: Job) -> None:
+        work = self._work.flush if job is Job.FLUSH else self._work.snapshot
         self.running += 1
         try:
             await work(shape)
         except _ENDS_ALL:
             raise
         except Exception as error:
-            known = isinstance(error, PenstockError)
-            sentence = str(error) if known else f"{type(error).__name__}: {_first_line(error)}"
-            self._ledger.plan.failed(shape, sentence, time.monotonic())
-            _log.error(
-                f"{job.value}_failed",
-                shape=shape,
-                detail=sentence,
-                **({} if known else {"exc_info": error}),
-            )
+            self._ledger.plan.failed(shape, _said(error, shape, job), time.monotonic())
         finally:
             self.running -= 1
         self.wake()
+
+    async def _tend(self, shape: str, job: Job) -> None:
+        """A failure is said, and left to the next time: the shape's flushes are as good as before."""
+        try:
+            await self._work.upkeep(shape)
+        except _ENDS_ALL:
+            raise
+        except Exception as error:
+            _said(error, shape, job)
+        self._ledger.plan.tended(shape)
+        self.wake()
+
+
+def _said(error: Exception, shape: str, job: Job) -> str:
+    """Log what went wrong with a job; returns the sentence."""
+    known = isinstance(error, PenstockError)
+    sentence = str(error) if known else f"{type(error).__name__}: {_first_line(error)}"
+    exc_info = {} if known else {"exc_info": error}
+    _log.error(f"{job.value}_failed", shape=shape, detail=sentence, **exc_info)
+    return sentence
 
 
 def _first_line(error: Exception) -> str:

@@ -94,14 +94,11 @@ class Work:
             self._ledger.flushed(shape, done.tx_offset, time.monotonic())
             if done.rows:
                 _log.debug("flushed", shape=shape, changes=done.rows, lsn=format_lsn(done.tx_offset))
-                await self._upkeep(self._shapes[shape])
 
-    async def _upkeep(self, shape: Shape) -> None:
-        """The flush is done and said: a failure here must not make it look undone."""
-        try:
-            await self._threads.run(self._jobs.upkeep, shape)
-        except PenstockError as error:
-            _log.error("upkeep_failed", shape=shape.name, detail=str(error))
+    async def upkeep(self, shape: str) -> None:
+        """Put the table's small files together and delete old ones, if that is due."""
+        async with self._turns[shape]:
+            await self._threads.run(self._jobs.upkeep, self._shapes[shape])
 
     async def _flush(self, shape: Shape, up_to: LogOffset) -> JobDone | None:
         """None: nothing of the shape lies up to there."""
