@@ -15,7 +15,7 @@ from penstock.errors import PenstockError
 from penstock.log_offset import BEFORE_ALL, LAST_BEFORE_REAL, LogOffset
 from penstock.shapes.change_log import ChangeLog
 from penstock.shapes.change_log_errors import ChangeLogBroken, ChangeLogTrimmed, SegmentUnreadable
-from penstock.shapes.change_log_index import BatchSummary, Relation, SegmentIndex, SegmentRange, Span
+from penstock.shapes.change_log_index import BatchSummary, Portion, Relation, SegmentIndex, SegmentRange, Span
 from penstock.shapes.change_log_reader import batches_in
 from penstock.shapes.change_log_runs import create_run
 from penstock.shapes.change_log_scan import scan_run
@@ -114,6 +114,38 @@ class TestPlans:
         assert last.size_bytes < 3 * 64 * 1024
         assert transactions_in([last]) == [100]
 
+    def test_what_others_write_is_not_read(self, log: ChangeLog) -> None:
+        """Between two changes of ours are megabytes of others': a reader reads only what is near its own."""
+        for tx_offset in range(1, 101):
+            log.append(ITEMS if tx_offset in (20, 80) else ORDERS, tx_offset, 0, b"x" * 60_000)
+            log.commit(tx_offset)
+            log.flush(now=0)
+
+        plan = log.read_plan([ITEMS], BEFORE_ALL)
+
+        assert transactions_in(plan) == [20, 80]
+        assert sum(part.size_bytes for part in plan) < 6 * 64 * 1024
+        assert 120_000 < sum(part.wanted_bytes for part in plan) < 121_000
+        both = log.read_plan([ITEMS, ORDERS], txn(10), txn(90))
+        assert transactions_in(both) == list(range(11, 91))
+
+    def test_a_limit_counts_the_changes_of_the_reader_s_own_relations(
+        self, small_segments: ChangeLog
+    ) -> None:
+        for tx_offset in range(1, 21):
+            small_segments.append(ITEMS if tx_offset % 10 == 0 else ORDERS, tx_offset, 0, b"x" * 1_000)
+            small_segments.commit(tx_offset)
+            small_segments.flush(now=0)
+
+        def ends(relation: Relation, after: LogOffset, max_bytes: int) -> int:
+            return small_segments.boundary_within([relation], after, max_bytes).tx_offset
+
+        assert ends(ORDERS, BEFORE_ALL, 2_000) == 2
+        assert ends(ORDERS, txn(9), 2_000) == 12
+        assert ends(ITEMS, BEFORE_ALL, 1_000) == 10
+        assert ends(ITEMS, BEFORE_ALL, 2_000) == 20
+        assert ends(ITEMS, BEFORE_ALL, 9_000) == 20
+
     def test_a_plan_never_reaches_into_bytes_that_are_not_synced(self) -> None:
         """The next landmark may be behind them."""
         index = SegmentIndex()
@@ -121,7 +153,7 @@ class TestPlans:
         index.start_segment("one", 100)
         for end, tx_offset in ((1_000, 10), (100_000, 20), (200_000, 30)):
             span = Span(LogOffset(tx_offset, 0), txn(tx_offset))
-            index.add_batch(end, BatchSummary(span, {0: Span(span.first, span.first)}))
+            index.add_batch(end, BatchSummary(span, {0: Portion(Span(span.first, span.first), 1)}))
             if tx_offset == 10:
                 index.persisted()
 
@@ -134,7 +166,7 @@ class TestPlans:
         index.relation_ids[ORDERS] = 0
         index.start_segment("one", 100)
         span = Span(LogOffset(10, 0), txn(10))
-        index.add_batch(1_000, BatchSummary(span, {0: span}))
+        index.add_batch(1_000, BatchSummary(span, {0: Portion(span, 1)}))
         index.seal()
         index.start_segment("two", 100)
 

@@ -118,6 +118,19 @@ def test_a_flush_that_fell_short_waits_for_its_interval() -> None:
     assert plan.status(11.0)[0].pending_bytes == 0
 
 
+def test_a_flush_that_had_enough_goes_on_at_once() -> None:
+    """A shape with a long interval would never catch up otherwise."""
+    plan = plan_of("a", interval_s=600.0)
+    for number in range(1, 4):
+        plan.sent("a", at(number), 60, now=0.0)
+    plan.start(0.0)
+    for number in (1, 2):
+        plan.finished("a", at(number), float(number), more=True)
+        assert started(plan, float(number)) == ["a"]
+    plan.finished("a", at(3), 3.0, more=True)
+    assert plan.start(3.0) == [], "what is left is not for it"
+
+
 def test_a_change_that_the_table_has_already_is_answered_by_a_job() -> None:
     """The FlushTracker waits for a note about it."""
     plan = plan_of("a")

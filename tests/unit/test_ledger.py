@@ -58,6 +58,12 @@ def test_a_transaction_waits_for_those_it_touched(ledger: Ledger) -> None:
     assert ledger.held("new") == whole(200)
 
 
+def test_a_shape_has_to_flush_only_what_is_its_own(ledger: Ledger) -> None:
+    other = [Append(Relation("public", "other"), 200, 2 * number, b"x" * 100) for number in range(1, 9)]
+    ledger.carry_out([Append(ORDERS, 200, 0, b"{}"), *other, *transaction(200, "old")[1:]], 1.0)
+    assert ledger.plan.status(1.0)[0].pending_bytes == 2
+
+
 def test_one_that_touches_nobody_is_not_in_the_log(ledger: Ledger) -> None:
     ledger.carry_out([*transaction(200), Silence(300)], 1.0)
     assert ledger.tracker.frontier_lsn == 300

@@ -12,12 +12,13 @@ import pytest
 from penstock.capture.transaction_builder import TransactionBuilder
 from penstock.errors import PenstockError
 from penstock.log_offset import LogOffset
-from penstock.shapes.change_log import ChangeLog
+from penstock.shapes import work
+from penstock.shapes.change_log import ChangeLog, LogLimits
 from penstock.shapes.change_log_index import Relation
 from penstock.shapes.change_log_runs import create_run
 from penstock.shapes.collector import Append, Collector, Committed
 from penstock.shapes.flush_tracker import FlushTracker
-from penstock.shapes.flusher import FlushPlan
+from penstock.shapes.flusher import FlushPlan, Job, Start
 from penstock.shapes.job_runner import JobThreads
 from penstock.shapes.jobs import JobDone, ShapeJobs
 from penstock.shapes.ledger import Ledger, whole
@@ -61,15 +62,16 @@ class Desk:
         self.ledger = Ledger(
             collector=Collector(
                 builder=TransactionBuilder(confirmed_lsn=100),
-                shapes={"a": TABLE},
-                trees=[TREE],
-                held={"a": whole(90)},
+                shapes={"a": TABLE, "other": OTHER},
+                trees=[TREE, Tree(Member(OTHER, 2, 2, "x"))],
+                held={"a": whole(90), "other": whole(90)},
             ),
-            log=ChangeLog(create_run(directory, "run")),
+            log=ChangeLog(create_run(directory, "run"), LogLimits(min_free_bytes=0, segment_bytes=1)),
             tracker=FlushTracker(initial_lsn=100),
             plan=FlushPlan(),
         )
-        self.ledger.add("a", interval_s=0.0, held=whole(90), now=0.0)
+        self.ledger.add("a", interval_s=600.0, held=whole(90), now=0.0)
+        self.ledger.add("other", interval_s=600.0, held=whole(90), now=0.0)
         committed = Committed(LogOffset(200, 0), 208, frozenset(["a"]))
         self.ledger.carry_out([Append(TABLE, 200, 0, b"{}"), committed], time.monotonic())
         self.ledger.log.flush(time.monotonic())
@@ -86,6 +88,23 @@ class Desk:
         )
         self.ledger.plan.start(time.monotonic())
 
+    def write(self, tx_offset: int, relation: Relation) -> None:
+        """A transaction of one change, of a kilobyte, in a segment of its own."""
+        touched = frozenset(["a"] if relation == TABLE else ["other"])
+        committed = Committed(LogOffset(tx_offset, 0), tx_offset + 8, touched)
+        append = Append(relation, tx_offset, 0, b"x" * 1000)
+        self.ledger.carry_out([append, committed], time.monotonic())
+        self.ledger.log.flush(time.monotonic())
+
+    async def flush_until_rest(self) -> list[int]:
+        """Flush what was started, and whatever is due right after it; where each flush ended."""
+        ends = []
+        while True:
+            await self.work.flush("a")
+            ends.append(self.ledger.held("a").tx_offset)
+            if Start("a", Job.FLUSH) not in self.ledger.plan.start(time.monotonic()):
+                return ends
+
     async def make_anew(self, again: Sequence[SnapshotAgain]) -> None:
         self.anew += again
         self.ledger.carry_out(again, time.monotonic())
@@ -101,21 +120,38 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
 async def test_a_flush_without_a_commit_is_no_offset_of_the_table(desk: Desk) -> None:
     """The registry would say that the table was further than it is, and a start take it for an old copy."""
     await desk.work.flush("a")
-    assert desk.ledger.offsets() == {"a": 200}
+    assert desk.ledger.offsets()["a"] == 200
     committed = Committed(LogOffset(300, 0), 308, frozenset(["a"]))
     desk.ledger.carry_out([Append(OTHER, 300, 0, b"{}"), committed], time.monotonic())
     desk.ledger.log.flush(time.monotonic())
+    desk.ledger.plan.make_room(time.monotonic())
     desk.ledger.plan.start(time.monotonic())
 
     await desk.work.flush("a")
 
     assert desk.ledger.tracker.frontier_lsn == 308
-    assert desk.ledger.offsets() == {"a": 200}
+    assert desk.ledger.offsets()["a"] == 200
     registry = Registry("7301", 1, "slot", shapes={"a": ShapeEntry(definition_hash(SHAPE), facts=FACTS)})
     registry = registry.with_ceiling(308, desk.ledger.offsets())
     server = ServerFacts("7301", 1, {}, "slot", confirmed_flush_lsn=308, flush_lsn=400)
     decision = decide(registry, server, [SHAPE], {"a": whole(200)})
     assert decision.actions == (Continue("a", whole(200)),)
+
+
+async def test_a_shape_beside_a_busy_one_gets_all_of_its_own(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However much the other writes; and in several flushes, one right after the other."""
+    for tx_offset in range(300, 2300, 100):
+        desk.write(tx_offset, TABLE if tx_offset % 1000 == 0 else OTHER)
+    assert await desk.flush_until_rest() == [2200]
+
+    monkeypatch.setattr(work, "FLUSH_MAX_BYTES", 1)
+    for tx_offset in (3000, 4000, 5000):
+        desk.write(tx_offset, TABLE)
+    desk.ledger.plan.make_room(time.monotonic())
+    desk.ledger.plan.start(time.monotonic())
+    assert await desk.flush_until_rest() == [3000, 4000, 5000]
 
 
 async def test_a_layout_that_is_no_more_means_a_new_snapshot(

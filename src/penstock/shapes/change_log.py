@@ -203,13 +203,13 @@ class ChangeLog:
         with self._memory:
             return self._index.plan(relations, after, up_to, self._offsets.last_persisted_txn_offset)
 
-    def boundary_within(self, after: LogOffset, max_bytes: int) -> LogOffset:
-        """The end of a persisted transaction such that a reader from `after` up to it meets about that many
-        bytes: more only if a single transaction has more. Never blocks.
+    def boundary_within(self, relations: Collection[Relation], after: LogOffset, max_bytes: int) -> LogOffset:
+        """The end of a persisted transaction such that a reader of these relations, from `after` up to it,
+        gets about that many bytes: more only if a single transaction has more. Never blocks.
         """
         with self._memory:
             boundary = self._offsets.last_persisted_txn_offset
-            within = self._index.offset_within(after, max_bytes)
+            within = self._index.offset_within(relations, after, max_bytes)
         return boundary if within is None else min(boundary, LogOffset(within.tx_offset, OP_INFINITY))
 
     def close(self) -> None:

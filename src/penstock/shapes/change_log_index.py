@@ -12,6 +12,8 @@ from penstock.shapes.change_log_errors import ChangeLogTrimmed
 
 LANDMARK_BYTES = 64 * 1024
 """At least this far apart, a segment's batches are remembered by their place in the file."""
+_SKIP_BYTES = 8 * LANDMARK_BYTES
+"""A stretch without anything for a reader is left out if it is at least so long."""
 
 
 class Relation(NamedTuple):
@@ -39,13 +41,20 @@ class Span(NamedTuple):
     last: LogOffset
 
 
+class Portion(NamedTuple):
+    """The changes of one relation."""
+
+    span: Span
+    size_bytes: int
+
+
 class BatchSummary(NamedTuple):
     """What the index needs to know of a batch."""
 
     span: Span
     """Over all rows, commits included."""
-    relations: Mapping[int, Span]
-    """Over the changes of each relation in it."""
+    relations: Mapping[int, Portion]
+    """The changes of each relation in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +73,28 @@ class SegmentRange:
     up_to: LogOffset
     relations: tuple[tuple[int, Relation], ...]
     """The relation of each `relation_id`."""
+    own_bytes: int | None = field(default=None, compare=False)
+    """How much of it is changes of these relations, at most; None: nobody has counted."""
+
+    @property
+    def wanted_bytes(self) -> int:
+        """What the reader is left with, at most."""
+        return self.size_bytes if self.own_bytes is None else self.own_bytes
 
     @property
     def size_bytes(self) -> int:
         """How many bytes there are to read."""
         return self.end - self.start
+
+
+@dataclass(slots=True)
+class _Holding:
+    """What a segment holds of one relation."""
+
+    span: Span
+    size_bytes: int = 0
+    landmarks: int = 0
+    """A bit for each landmark behind which, and before the next, something of it lies."""
 
 
 @dataclass(slots=True)
@@ -80,7 +106,7 @@ class _Segment:
     """The last offset in it; while it is empty, the last one before it."""
     durable: int = 0
     """Where the last synced batch ends."""
-    relations: dict[int, Span] = field(default_factory=dict)
+    relations: dict[int, _Holding] = field(default_factory=dict)
     landmark_offsets: list[LogOffset] = field(default_factory=list)
     landmark_positions: list[int] = field(default_factory=list)
 
@@ -89,31 +115,56 @@ class _Segment:
         if not positions or self.written - positions[-1] >= LANDMARK_BYTES:
             positions.append(self.written)
             self.landmark_offsets.append(batch.span.first)
-        for relation_id, span in batch.relations.items():
-            known = self.relations.get(relation_id, span)
-            self.relations[relation_id] = Span(known.first, span.last)
+        landmark = 1 << (len(positions) - 1)
+        for relation_id, (span, size_bytes) in batch.relations.items():
+            known = self.relations.setdefault(relation_id, _Holding(span))
+            known.span = Span(known.span.first, span.last)
+            known.size_bytes += size_bytes
+            known.landmarks |= landmark
         self.last = batch.span.last
         self.written = end
 
-    def part(self, ids: Mapping[int, Relation], after: LogOffset, up_to: LogOffset) -> SegmentRange | None:
-        """What a reader needs of this segment; None if it needs nothing."""
+    def parts(self, ids: Mapping[int, Relation], after: LogOffset, up_to: LogOffset) -> list[SegmentRange]:
+        """What a reader needs of this segment."""
         needed = {
-            relation_id: span
+            relation_id: held
             for relation_id in sorted(ids.keys() & self.relations.keys())
-            if (span := self.relations[relation_id]).last > after and span.first <= up_to
+            if (held := self.relations[relation_id]).span.last > after and held.span.first <= up_to
         }
         if not needed:
-            return None
-        low = max(after, min(span.first for span in needed.values()))
-        high = min(up_to, max(span.last for span in needed.values()))
+            return []
+        low = max(after, min(held.span.first for held in needed.values()))
+        high = min(up_to, max(held.span.last for held in needed.values()))
+        landmarks = own_bytes = 0
+        for held in needed.values():
+            landmarks |= held.landmarks
+            own_bytes += held.size_bytes
+        relations = tuple((relation_id, ids[relation_id]) for relation_id in needed)
+        parts = []
+        for start, end in self._stretches(low, high, landmarks):
+            of_these = min(own_bytes, end - start)
+            own_bytes -= of_these
+            parts.append(SegmentRange(self.path, start, end, after, up_to, relations, of_these))
+        return parts
+
+    def _stretches(self, low: LogOffset, high: LogOffset, landmarks: int) -> list[tuple[int, int]]:
+        """The bytes behind these landmarks, as far as they may hold what lies from `low` to `high`."""
         # The row at `low` is in the last batch that begins at or before it.
         first = max(bisect_right(self.landmark_offsets, low) - 1, 0)
-        behind = bisect_right(self.landmark_offsets, high)
+        found: list[tuple[int, int]] = []
+        for number in range(first, bisect_right(self.landmark_offsets, high)):
+            if landmarks >> number & 1:
+                start, end = self._stretch(number)
+                if found and start - found[-1][1] < _SKIP_BYTES:
+                    start = found.pop()[0]
+                found.append((start, end))
+        return found
+
+    def _stretch(self, number: int) -> tuple[int, int]:
         positions = self.landmark_positions
         # A later landmark may lie in bytes that no sync has covered yet.
-        end = min(positions[behind], self.durable) if behind < len(positions) else self.durable
-        relations = tuple((relation_id, ids[relation_id]) for relation_id in needed)
-        return SegmentRange(self.path, positions[first], end, after, up_to, relations)
+        end = positions[number + 1] if number + 1 < len(positions) else self.durable
+        return positions[number], min(end, self.durable)
 
 
 class SegmentIndex:
@@ -122,8 +173,9 @@ class SegmentIndex:
     Rules.
     1. Segments and batches are added in the order of the log, to the newest segment. What was added counts
        for `size_bytes` at once, and for plans once it is `persisted`.
-    2. `plan` leaves out segments without the asked relations in the asked offsets, and the batches before and
-       behind them as far as landmarks tell.
+    2. `plan` leaves out segments without the asked relations in the asked offsets, and the batches before,
+       behind and, in long stretches, between them as far as landmarks tell. So a reader's work goes by what
+       it follows, and not by what others write.
     3. `up_to` names a transaction, and a transaction is planned as a whole or not at all: as a whole if it
        is at or below `boundary`, the last one that is complete on disk.
     4. `trim(offset)` forgets the sealed segments that end at or below an offset and returns their paths.
@@ -196,15 +248,22 @@ class SegmentIndex:
         if after >= last:
             return []
         first = bisect_right(self._segments, after, key=lambda segment: segment.last)
-        parts = [segment.part(ids, after, last) for segment in self._segments[first:]]
-        return [part for part in parts if part is not None]
+        return [part for segment in self._segments[first:] for part in segment.parts(ids, after, last)]
 
-    def offset_within(self, after: LogOffset, max_bytes: int) -> LogOffset | None:
-        """Where the segments behind an offset reach this many bytes; None if all of them stay below."""
+    def offset_within(
+        self, relations: Collection[Relation], after: LogOffset, max_bytes: int
+    ) -> LogOffset | None:
+        """Where the segments behind an offset reach this many bytes of these relations' changes.
+
+        None if all of them stay below.
+        """
+        ids = {self.relation_ids[name] for name in relations if name in self.relation_ids}
         first = bisect_right(self._segments, after, key=lambda segment: segment.last)
         size_bytes = 0
         for segment in self._segments[first:]:
-            size_bytes += segment.written
+            size_bytes += sum(
+                segment.relations[number].size_bytes for number in ids & segment.relations.keys()
+            )
             if size_bytes >= max_bytes:
                 return segment.last
         return None
@@ -225,6 +284,6 @@ class SegmentIndex:
         gone, self._segments = self._segments[:count], self._segments[count:]
         for segment in gone:
             self._size_bytes -= segment.written
-            for relation_id, span in segment.relations.items():
-                self._trimmed[relation_id] = span.last
+            for relation_id, held in segment.relations.items():
+                self._trimmed[relation_id] = held.span.last
         return [segment.path for segment in gone]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.log_offset import LAST_BEFORE_REAL, OP_INFINITY, LogOffset
 from penstock.shapes.change_log_errors import SegmentUnreadable
@@ -106,7 +107,8 @@ class _Scan:
 
     def _add(self, path: Path, batch: pa.RecordBatch, end: int) -> None:
         relation_ids, tx_offsets, op_offsets = (batch[name].to_pylist() for name in _POSITIONS)
-        summary = summarise(relation_ids, tx_offsets, op_offsets)
+        sizes = pc.binary_length(batch["payload"]).to_pylist()
+        summary = summarise(relation_ids, tx_offsets, op_offsets, sizes)
         first, last = summary.span
         # A disk that lost its power may hold zeros where a batch was on its way.
         if not self.index.last_offset <= first <= last:

@@ -182,6 +182,10 @@ class Collector:
         """The relations under which changes of a followed table are in the log."""
         return frozenset(relation for relation, tables in self._routes.items() if table in tables)
 
+    def followers(self, relation: Relation) -> frozenset[str]:
+        """The shapes whose changes are in the log under this relation."""
+        return frozenset(self._shapes_of(self._routes.get(relation, ())))
+
     def holds(self, shape: str, offset: LogOffset) -> None:
         """A snapshot begins that holds all up to here: should it fail, the next one has a later cut."""
         self._held[shape] = max(self._held[shape], offset)

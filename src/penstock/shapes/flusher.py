@@ -170,7 +170,8 @@ class FlushPlan:
        can't take two turns in a row before others. Flushes, snapshots and upkeep have places of their own.
     4. A shape has one job at a time. While its snapshot is due, it isn't flushed.
     5. `finished` takes the offset that was read back from the table. What came after the job began stays
-       pending, and all of it if the table fell short of what was pending then.
+       pending, and all of it if the table fell short of what was pending then. A flush that took as much
+       as one may take goes on at once: waiting for its interval, it might never catch up.
     6. `failed` puts the shape off for a time that doubles with each failure in a row, up to a bound. Nothing
        shortens it, a log that must make room neither. Success forgets it.
     7. A snapshot that is asked for while one runs is taken after it: the running one may be too early.
@@ -262,8 +263,11 @@ class FlushPlan:
         ]
         return min(later, default=None)
 
-    def finished(self, shape: str, offset: LogOffset, now: float) -> None:
-        """A job is done, and the table holds everything up to `offset`."""
+    def finished(self, shape: str, offset: LogOffset, now: float, *, more: bool = False) -> None:
+        """A job is done, and the table holds everything up to `offset`.
+
+        `more`: it ended there because it had enough, and the log has more.
+        """
         plan = self._plans.get(shape)
         if plan is None:
             return
@@ -281,9 +285,10 @@ class FlushPlan:
         if offset >= plan.newest:
             plan.pending_bytes = 0
             plan.pending_since = math.inf
-        # One that fell short waits for its interval: the log may not have more on disk yet.
+        # One that fell short otherwise waits for its interval: the log may not have more on disk yet.
         is_full = took_all and plan.pending_bytes >= self._limits.pending_bytes
-        plan.hurried_since = now if is_full else math.inf
+        is_hurried = is_full or (more and plan.pending_since < math.inf)
+        plan.hurried_since = now if is_hurried else math.inf
         plan.failures = 0
         plan.not_before = now
         plan.error = None

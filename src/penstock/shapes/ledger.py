@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from penstock.log_offset import OP_INFINITY, LogOffset
 from penstock.shapes.change_log import ChangeLog
+from penstock.shapes.change_log_index import Relation
 from penstock.shapes.collector import Append, Collector, Committed, Silence, Step
 from penstock.shapes.flush_tracker import FlushTracker
 from penstock.shapes.flusher import FlushPlan
@@ -37,7 +38,8 @@ class Ledger:
         self.plan = plan
         self._held: dict[str, LogOffset] = {}
         self._read_back: dict[str, LogOffset] = {}
-        self._open_bytes = 0
+        self._open_bytes: dict[Relation, int] = {}
+        """Of the open transaction: what was appended of each relation."""
         self.transactions = 0
         """Committed transactions read."""
         self.changes = 0
@@ -67,7 +69,8 @@ class Ledger:
             match step:
                 case Append():
                     self.log.append(*step)
-                    self._open_bytes += len(step.payload)
+                    size = self._open_bytes.get(step.relation, 0) + len(step.payload)
+                    self._open_bytes[step.relation] = size
                     self.changes += 1
                 case Committed():
                     self._committed(step, now)
@@ -97,23 +100,31 @@ class Ledger:
         self.tracker.snapshotted(shape, cut_lsn, now)
         return True
 
-    def flushed(self, shape: str, tx_offset: int, now: float) -> None:
-        """A flush was read back from the table."""
+    def flushed(self, shape: str, tx_offset: int, now: float, *, more: bool = False) -> None:
+        """A flush was read back from the table; `more`: it ended there because it had enough."""
         self._read_back[shape] = max(self._read_back[shape], whole(tx_offset))
-        self.passed(shape, tx_offset, now)
+        self.passed(shape, tx_offset, now, more=more)
 
-    def passed(self, shape: str, tx_offset: int, now: float) -> None:
+    def passed(self, shape: str, tx_offset: int, now: float, *, more: bool = False) -> None:
         """Nothing up to here is for the shape but what its table has."""
         held = max(self._held[shape], whole(tx_offset))
         self._held[shape] = held
-        self.plan.finished(shape, held, now)
+        self.plan.finished(shape, held, now, more=more)
         self.tracker.flushed(shape, held, now)
 
     def _committed(self, step: Committed, now: float) -> None:
         if step.touched:
             self.log.commit(step.last.tx_offset)
         self.tracker.committed(step.last, step.end_lsn, step.touched, now)
-        for shape in step.touched:
-            self.plan.sent(shape, step.last, self._open_bytes, now)
-        self._open_bytes = 0
+        for shape, size_bytes in self._sizes(step.touched).items():
+            self.plan.sent(shape, step.last, size_bytes, now)
+        self._open_bytes.clear()
         self.transactions += 1
+
+    def _sizes(self, touched: frozenset[str]) -> dict[str, int]:
+        """How much of the open transaction is for each shape that it touched."""
+        sizes = dict.fromkeys(touched, 0)
+        for relation, size_bytes in self._open_bytes.items():
+            for shape in self.collector.followers(relation) & touched:
+                sizes[shape] += size_bytes
+        return sizes

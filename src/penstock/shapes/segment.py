@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from penstock.durable import sync_directory
 from penstock.log_offset import LogOffset
-from penstock.shapes.change_log_index import BatchSummary, Relation, Span
+from penstock.shapes.change_log_index import BatchSummary, Portion, Relation, Span
 
 COMMIT_ID: Final = -1
 """The `relation_id` of a commit. Its payload is empty."""
@@ -100,11 +100,15 @@ class RowBuffer:
             _column(pa.large_binary(), count, ends, b"".join(payloads)),
         ]
         message = pa.RecordBatch.from_arrays(columns, schema=SCHEMA).serialize()
-        return EncodedBatch(message, summarise(relation_ids, tx_offsets, op_offsets))
+        sizes = list(map(len, payloads))
+        return EncodedBatch(message, summarise(relation_ids, tx_offsets, op_offsets, sizes))
 
 
 def summarise(
-    relation_ids: Sequence[int], tx_offsets: Sequence[int], op_offsets: Sequence[int]
+    relation_ids: Sequence[int],
+    tx_offsets: Sequence[int],
+    op_offsets: Sequence[int],
+    payload_sizes: Sequence[int],
 ) -> BatchSummary:
     """What the index needs to know of a batch's rows."""
 
@@ -115,8 +119,11 @@ def summarise(
     rows = range(len(relation_ids))
     last_rows = dict(zip(relation_ids, rows, strict=True))
     first_rows = dict(zip(reversed(relation_ids), reversed(rows), strict=True))
+    sizes = dict.fromkeys(last_rows, 0)
+    for relation_id, size in zip(relation_ids, payload_sizes, strict=True):
+        sizes[relation_id] += size + _ROW_OVERHEAD_BYTES
     relations = {
-        relation_id: Span(offset(first_rows[relation_id]), offset(last))
+        relation_id: Portion(Span(offset(first_rows[relation_id]), offset(last)), sizes[relation_id])
         for relation_id, last in last_rows.items()
         if relation_id >= 0
     }

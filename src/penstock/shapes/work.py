@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from typing import Any, Final
 
 import structlog
@@ -28,7 +28,7 @@ from penstock.shapes.table_facts import ColumnFacts, TableFacts
 from penstock.spark.decode import LayoutChanged, RowIncomplete
 
 FLUSH_MAX_BYTES: Final = 256 * 2**20
-"""What one flush reads of the log, unless a single transaction has more."""
+"""What one flush takes of its own relations' changes, unless a single transaction has more."""
 _LOOKS_AT_A_LAYOUT: Final = 3
 
 _log = structlog.get_logger()
@@ -83,15 +83,18 @@ class Work:
     async def flush(self, shape: str) -> None:
         """Apply what is new in the log to the shape's table, in one commit."""
         async with self._turns[shape]:
-            up_to = self._ledger.log.boundary_within(self._ledger.held(shape), FLUSH_MAX_BYTES)
-            done = await self._flush(self._shapes[shape], up_to)
+            log = self._ledger.log
+            relations = self._ledger.collector.relations_of(Relation(*self._shapes[shape].table))
+            up_to = log.boundary_within(relations, self._ledger.held(shape), FLUSH_MAX_BYTES)
+            has_more = up_to < log.last_persisted_txn_offset
+            done = await self._flush(self._shapes[shape], relations, up_to)
             if done is None:
-                self._ledger.passed(shape, up_to.tx_offset, time.monotonic())
+                self._ledger.passed(shape, up_to.tx_offset, time.monotonic(), more=has_more)
                 return
             fault_points.reached(fault_points.FLUSH_COMMITTED)
             self.rows[shape] += done.rows
             self._unread.pop(shape, None)
-            self._ledger.flushed(shape, done.tx_offset, time.monotonic())
+            self._ledger.flushed(shape, done.tx_offset, time.monotonic(), more=has_more)
             if done.rows:
                 _log.debug("flushed", shape=shape, changes=done.rows, lsn=format_lsn(done.tx_offset))
 
@@ -100,11 +103,10 @@ class Work:
         async with self._turns[shape]:
             await self._threads.run(self._jobs.upkeep, self._shapes[shape])
 
-    async def _flush(self, shape: Shape, up_to: LogOffset) -> JobDone | None:
+    async def _flush(self, shape: Shape, relations: Set[Relation], up_to: LogOffset) -> JobDone | None:
         """None: nothing of the shape lies up to there."""
         if shape.name in self._stopped:
             raise ShapeStopped(self._stopped[shape.name])
-        relations = self._ledger.collector.relations_of(Relation(*shape.table))
         ranges = self._ledger.log.read_plan(relations, self._ledger.held(shape.name), up_to)
         if not ranges:
             return None

@@ -22,7 +22,9 @@ from penstock.spark.decode import ChangeDecoder, Column
 from penstock.spark.session import saying_errors
 
 LOCAL_BYTES: Final = 1 << 20
-"""Segments up to this size are decoded in the driver: some thousand rows, some ten milliseconds."""
+"""Changes up to this size are decoded in the driver: some thousand rows, some ten milliseconds."""
+_LOCAL_READ_BYTES: Final = 256 << 20
+"""Unless they are spread over more than this of others' changes: a second to read."""
 _BATCH_BYTES: Final = 4 << 20
 _BATCH_ROWS: Final = 10_000
 _TASK_BYTES: Final = 8 << 20
@@ -99,7 +101,10 @@ def local_frame(spark: SparkSession, changes: pa.Table) -> DataFrame:
 
 def is_small(ranges: Sequence[SegmentRange]) -> bool:
     """Whether these ranges are decoded in the driver."""
-    return sum(part.size_bytes for part in ranges) <= LOCAL_BYTES
+    return (
+        sum(part.wanted_bytes for part in ranges) <= LOCAL_BYTES
+        and sum(part.size_bytes for part in ranges) <= _LOCAL_READ_BYTES
+    )
 
 
 def share_out(ranges: Sequence[SegmentRange]) -> list[list[SegmentRange]]:

@@ -3,7 +3,7 @@
 1. `load()` looks through the log once. It finds the plan, whole transactions only, and the table's layout:
    the columns and types that the frames themselves carry. The plan travels with the DataFrame, so whatever is
    asked of that later is answered from the same transactions.
-2. Each segment is a partition, decoded by the ChangeDecoder that flushes use.
+2. Each part of a segment is a partition, decoded by the ChangeDecoder that flushes use.
 3. The service goes on trimming and writing all the while. A look during which segments went is taken again; a
    DataFrame whose segments are gone fails with ChangeLogTrimmed.
 """
@@ -281,7 +281,7 @@ class ChangesSource(DataSource):
 
 
 class ChangesReader(DataSourceReader):
-    """Reads a plan, a segment a task."""
+    """Reads a plan, a part of a segment a task."""
 
     def __init__(self, found: Found, schema: StructType) -> None:
         self._found = found
