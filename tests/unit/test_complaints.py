@@ -1,9 +1,11 @@
 from __future__ import annotations
 
-from penstock.log_offset import LogOffset
-from penstock.shapes.complaints import complaints
+import pytest
+
+from penstock.log_offset import BEFORE_ALL, LogOffset
+from penstock.shapes.complaints import complaints, failing_holder
 from penstock.shapes.flush_tracker import Stalled
-from penstock.shapes.flusher import StalledShape
+from penstock.shapes.flusher import ShapeState, ShapeStatus, StalledShape
 
 AT = LogOffset(7, 1)
 FAILS = StalledShape("fails", 90.0, AT, "no room")
@@ -32,3 +34,28 @@ def test_a_full_log_names_the_shape_that_holds_it() -> None:
 
 def test_nobody_else_is_blamed_while_the_holder_moves() -> None:
     assert said(("moves", 5.0), ("hangs", 60.4)) == SAID
+
+
+def status(shape: str, error: str | None, state: ShapeState = ShapeState.IDLE) -> ShapeStatus:
+    return ShapeStatus(shape, state, BEFORE_ALL, 0, error)
+
+
+HOLDER = status("a", "no", ShapeState.BACKING_OFF)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "found"),
+    [
+        pytest.param([HOLDER, status("b", None)], HOLDER, id="it fails and another doesn't"),
+        pytest.param([HOLDER, status("b", "no")], None, id="all fail: nobody is held by another"),
+        pytest.param([status("a", None), status("b", None)], None, id="it is merely slow"),
+        pytest.param(
+            [status("a", "no", ShapeState.SNAPSHOTTING), status("b", None)], None, id="it is being copied"
+        ),
+    ],
+)
+def test_who_is_parked_when_the_log_is_full(statuses: list[ShapeStatus], found: ShapeStatus | None) -> None:
+    behind = [Stalled("a", 10.0, BEFORE_ALL), Stalled("b", 90.0, BEFORE_ALL)]
+    assert failing_holder(statuses, behind, stall_s=10.0) == found
+    assert failing_holder(statuses, behind, stall_s=11.0) is None, "not yet"
+    assert failing_holder(statuses, [], stall_s=0.0) is None

@@ -286,6 +286,24 @@ def test_a_failed_snapshot_is_tried_again_once_whatever_was_asked_meanwhile() ->
     assert plan.start(99.0) == []
 
 
+def test_a_stopped_shape_has_no_jobs_until_a_snapshot_is_asked_for() -> None:
+    plan = plan_of("a", interval_s=1.0)
+    plan.sent("a", at(5), 500, now=0.0)
+    plan.start(0.0)
+    plan.stop("a", "it has no key", 1.0)
+    plan.failed("a", "it has no key", 1.0)
+    plan.make_room(2.0)
+    assert plan.start(1e6) == []
+    assert plan.next_at(1.0) is None
+    assert plan.awaits_snapshot("a")
+    assert state(plan, "a", 1e6) is ShapeState.STOPPED
+    assert plan.stalled(61.0, after_s=60.0) == [StalledShape("a", 61.0, at(0), "it has no key")]
+    plan.snapshot("a", 70.0)
+    assert plan.start(70.0) == [Start("a", Job.SNAPSHOT)], "and its failures are forgotten"
+    plan.finished("a", at(9), 71.0)
+    assert plan.status(71.0) == [ShapeStatus("a", ShapeState.IDLE, at(9), 0, None)]
+
+
 def tended_plan(*shapes: str, every: int = 1) -> FlushPlan:
     """A plan whose shapes are tended after every so many flushes."""
     plan = FlushPlan(LIMITS._replace(upkeep_every=every))

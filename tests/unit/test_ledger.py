@@ -11,7 +11,7 @@ from penstock.shapes.change_log_index import Relation
 from penstock.shapes.change_log_runs import create_run
 from penstock.shapes.collector import Append, Collector, Committed, Silence
 from penstock.shapes.flush_tracker import FlushTracker
-from penstock.shapes.flusher import FlushPlan, Job, Start
+from penstock.shapes.flusher import FlushPlan, Job, ShapeState, Start
 from penstock.shapes.ledger import Ledger, whole
 from penstock.shapes.snapshot_again import SnapshotAgain
 from penstock.shapes.table_tree import Member, Tree
@@ -71,34 +71,101 @@ def test_one_that_touches_nobody_is_not_in_the_log(ledger: Ledger) -> None:
     assert ledger.transactions == 1
 
 
-def test_a_shape_that_begins_anew_holds_the_frontier_until_it_is_copied(ledger: Ledger) -> None:
+def test_a_shape_that_begins_anew_holds_the_frontier_until_that_is_noted(ledger: Ledger) -> None:
     again = SnapshotAgain("new", "it is new")
     assert ledger.carry_out([again], 1.0) == [again]
-    ledger.carry_out([*transaction(200, "old", "new"), *transaction(300, "old", "new")], 1.0)
-    assert Start("new", Job.SNAPSHOT) in ledger.plan.start(1.0)
-    ledger.flushed("old", 300, 2.0)
+    ledger.carry_out(transaction(200, "old", "new"), 1.0)
+    ledger.plan.start(1.0)
+    ledger.flushed("old", 200, 2.0)
+    assert ledger.tracker.frontier_lsn == START, "after a crash its table would count"
+    ledger.failed("new", "no spare slot", 2.0)
     assert ledger.tracker.frontier_lsn == START
+    ledger.noted("new")
+    ledger.carry_out([Silence(300)], 3.0)
+    assert ledger.tracker.frontier_lsn == 300
 
-    ledger.cut("new", 250)
-    assert ledger.snapshotted("new", 250, 3.0)
-    assert ledger.tracker.frontier_lsn == 249, "the transaction at 300 is still to come for `new`"
-    assert ledger.plan.start(3.0) == [Start("new", Job.FLUSH)]
-    ledger.flushed("new", 300, 4.0)
+
+def test_a_parked_shape_costs_nothing_until_it_is_copied(ledger: Ledger) -> None:
+    ledger.carry_out([SnapshotAgain("new", "it is new")], 1.0)
+    ledger.noted("new")
+    assert ledger.is_parked("new")
+    ledger.carry_out(transaction(200, "new"), 1.0)
+    assert ledger.tracker.frontier_lsn == 208
+    ledger.carry_out(transaction(300, "old", "new"), 1.0)
+    assert ledger.plan.start(1.0) == [Start("new", Job.SNAPSHOT), Start("old", Job.FLUSH)]
+    ledger.flushed("old", 300, 2.0)
     assert ledger.tracker.frontier_lsn == 308
 
+    ledger.begin_copy("new", 3.0)
+    ledger.carry_out([*transaction(400, "old", "new"), *transaction(500, "old", "new")], 3.0)
+    ledger.plan.start(3.0)
+    ledger.flushed("old", 500, 4.0)
+    assert ledger.tracker.frontier_lsn == 308, "pinned before the cut is known"
+    ledger.cut("new", 450)
+    assert ledger.snapshotted("new", 450, 5.0)
+    assert ledger.tracker.frontier_lsn == 449, "the transaction at 500 is still to come for `new`"
+    assert ledger.plan.start(5.0) == [Start("new", Job.FLUSH)]
+    ledger.flushed("new", 500, 6.0)
+    assert ledger.tracker.frontier_lsn == 508
 
-def test_a_snapshot_that_came_too_early_releases_nothing(ledger: Ledger) -> None:
-    ledger.carry_out([SnapshotAgain("new", "first")], 1.0)
+
+def test_changes_of_parked_shapes_alone_are_not_in_the_log(ledger: Ledger) -> None:
+    for shape in ("old", "new"):
+        ledger.carry_out([SnapshotAgain(shape, "again")], 1.0)
+        ledger.noted(shape)
+    ledger.carry_out(transaction(200, "old", "new"), 1.0)
+    assert (ledger.log.size_bytes, ledger.changes) == (0, 0)
     ledger.plan.start(1.0)
-    ledger.carry_out([*transaction(200, "old", "new"), SnapshotAgain("new", "again")], 2.0)
-    ledger.plan.start(2.0)
-    ledger.flushed("old", 200, 2.0)
+    ledger.begin_copy("old", 2.0)
+    ledger.carry_out(transaction(300, "old", "new"), 2.0)
+    assert ledger.log.last_seen_txn_offset == whole(300)
+
+
+def test_a_transaction_in_which_its_shapes_are_parked_is_ended_in_the_log(ledger: Ledger) -> None:
+    append, committed = transaction(200, "new")
+    ledger.carry_out([append, SnapshotAgain("new", "again")], 1.0)
+    ledger.noted("new")
+    ledger.carry_out([committed, *transaction(300, "old")], 2.0)
+    assert ledger.log.last_seen_txn_offset == whole(300)
+    assert ledger.tracker.frontier_lsn == 208
+
+
+def test_a_copy_that_fails_or_came_too_early_parks_its_shape_again(ledger: Ledger) -> None:
+    ledger.carry_out([SnapshotAgain("new", "first")], 1.0)
+    ledger.noted("new")
+    ledger.plan.start(1.0)
+    ledger.begin_copy("new", 1.0)
+    ledger.carry_out([*transaction(200, "new"), SnapshotAgain("new", "again")], 2.0)
+    ledger.noted("new")
+    assert ledger.tracker.frontier_lsn == START, "its copy runs"
 
     assert not ledger.snapshotted("new", 150, 3.0)
-    assert ledger.tracker.frontier_lsn == START
-    assert ledger.plan.start(3.0) == [Start("new", Job.SNAPSHOT)]
-    assert ledger.snapshotted("new", 400, 4.0)
     assert ledger.tracker.frontier_lsn == 208
+    assert ledger.offsets() == {"old": 90}
+    assert ledger.plan.start(3.0) == [Start("new", Job.SNAPSHOT)]
+    ledger.begin_copy("new", 3.0)
+    ledger.carry_out(transaction(300, "new"), 3.0)
+    ledger.failed("new", "no room", 4.0)
+    assert ledger.tracker.frontier_lsn == 308
+    assert ledger.plan.start(9.0) == [Start("new", Job.SNAPSHOT)]
+    ledger.begin_copy("new", 9.0)
+    assert ledger.snapshotted("new", 400, 9.0)
+    assert ledger.offsets() == {"old": 90, "new": 399}
+
+
+def test_a_stopped_shape_is_parked_until_its_snapshot_is_asked_for(ledger: Ledger) -> None:
+    ledger.stop("old", "it has no key", 1.0)
+    ledger.carry_out(transaction(200, "old"), 1.0)
+    assert ledger.tracker.frontier_lsn == START
+    ledger.noted("old")
+    assert ledger.tracker.frontier_lsn == 208
+    assert ledger.plan.start(1e6) == []
+    assert ledger.offsets() == {}
+    assert ledger.plan.status(2.0)[0].state is ShapeState.STOPPED
+
+    ledger.carry_out([SnapshotAgain("old", "mended")], 2.0)
+    ledger.noted("old")
+    assert ledger.plan.start(2.0) == [Start("old", Job.SNAPSHOT)]
 
 
 def test_only_what_was_read_back_from_a_table_is_for_the_registry(ledger: Ledger) -> None:

@@ -85,6 +85,7 @@ class Desk:
             parameters={},
             facts={"a": FACTS},
             make_anew=self.make_anew,
+            park=self.park,
         )
         self.ledger.plan.start(time.monotonic())
 
@@ -108,6 +109,9 @@ class Desk:
     async def make_anew(self, again: Sequence[SnapshotAgain]) -> None:
         self.anew += again
         self.ledger.carry_out(again, time.monotonic())
+
+    async def park(self, shape: str, sentence: str) -> None:
+        self.ledger.stop(shape, sentence, time.monotonic())
 
 
 @pytest.fixture

@@ -25,10 +25,10 @@ from penstock.shapes.job_runner import JobThreads
 from penstock.shapes.jobs import ShapeJobs, SparkGone
 from penstock.shapes.leadership import ShapesLeadership, ShapeStalled
 from penstock.shapes.pipeline import ShapeLine
+from penstock.shapes.preparation import judge
 from penstock.shapes.progress import Progress
 from penstock.shapes.registry_places import open_registry
 from penstock.shapes.shape_catalog import ShapeCatalog
-from penstock.shapes.shape_rules import refusals
 from penstock.shapes.shapes_file import ShapeFileError, ShapesFile
 from penstock.shapes.table_facts import TableFacts
 from penstock.spark.session import open_session, stop_session
@@ -165,7 +165,8 @@ class ShapesApp:
                     raise
                 await self._cycle.recover(error)
                 continue
-            refuse(refusals(self._file, facts, names))
+            registry = await asyncio.to_thread(open_registry(self._file.storage).read)
+            refuse(judge(self._file, facts, names, registry).refused)
             refuse(await asyncio.to_thread(where_refusals, self._spark, self._file, facts))
             return
 
@@ -210,14 +211,14 @@ def check_without_spark(settings: ShapesSettings, file: ShapesFile, run: Run) ->
     check_conf(file.storage, run.conf)
     settings.change_log.directory_for(file.storage, settings.replication.slot)
     check_port(settings.ops.host, settings.ops.port)
-    open_registry(file.storage).read()
+    registry = open_registry(file.storage).read()
     try:
         facts, names = asyncio.run(read_facts(settings, file))
     except PostgresError:
         if run.once:
             raise
         return
-    refuse(refusals(file, facts, names))
+    refuse(judge(file, facts, names, registry).refused)
 
 
 def run_shapes(settings: ShapesSettings, file: ShapesFile, run: Run, progress: Progress) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from penstock.shapes.flush_tracker import Stalled
-from penstock.shapes.flusher import StalledShape
+from penstock.shapes.flusher import ShapeState, ShapeStatus, StalledShape
 
 
 def complaints(
@@ -26,3 +26,16 @@ def complaints(
         why = found.get(holder, f"It is behind for {age_s:.0f} s.")
         found[holder] = f"the log is full, and shape {holder} holds it. {why}"
     return found
+
+
+def failing_holder(
+    statuses: Sequence[ShapeStatus], behind: Sequence[Stalled], *, stall_s: float
+) -> ShapeStatus | None:
+    """The shape that keeps a full log from emptying, if it has failed for `stall_s` and others don't.
+
+    `behind` as above. One that is merely slow is waited for; and where all fail, nobody is held by another.
+    """
+    if not behind or behind[0].age_s < stall_s or all(status.error is not None for status in statuses):
+        return None
+    holder = next(status for status in statuses if status.shape == behind[0].shape)
+    return holder if holder.state is ShapeState.BACKING_OFF else None

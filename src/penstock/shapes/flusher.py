@@ -32,6 +32,8 @@ class ShapeState(Enum):
     """Set by `start`; its flushes wait for `finished`. That a snapshot is due is in the registry too."""
     TENDING = "upkeep"
     """Set by `start`; its flushes wait for `tended`."""
+    STOPPED = "stopped"
+    """Set by `stop`; waits for `snapshot`, which somebody has to make possible. The registry has it too."""
     BACKING_OFF = "backing off"
     """Set by `failed`; waits for the time of its next attempt, and nobody else waits for it."""
 
@@ -108,6 +110,8 @@ class _Plan:
     """When the snapshot was asked for that is not done; infinity if there is none."""
     snapshot_again_since: float = math.inf
     """When another one was asked for while it ran."""
+    stopped_since: float = math.inf
+    """When it was stopped until somebody acts; infinity if it is not."""
     began_at: float = -math.inf
     running: Job | None = None
     taken_offset: LogOffset = BEFORE_ALL
@@ -136,6 +140,8 @@ class _Plan:
     @property
     def due_at(self) -> float:
         """When the next job is or was due; infinity if there is nothing to do."""
+        if self.stopped_since < math.inf:
+            return math.inf
         if self.job is Job.SNAPSHOT:
             due_at = self.snapshot_since
         else:
@@ -145,11 +151,18 @@ class _Plan:
     @property
     def upkeep_at(self) -> float:
         """When its upkeep is or was due; infinity if it is not."""
-        return math.inf if self.failures or self.job is Job.SNAPSHOT else self.upkeep_since
+        return math.inf if self.error or self.job is Job.SNAPSHOT else self.upkeep_since
+
+    @property
+    def waiting_since(self) -> float:
+        """Since when it has had something to do."""
+        return min(self.pending_since, self.snapshot_since, self.stopped_since)
 
     def state(self, now: float) -> ShapeState:
         if self.running is not None:
             return _STATES[self.running]
+        if self.stopped_since < math.inf:
+            return ShapeState.STOPPED
         if self.due_at <= now:
             return ShapeState.WAITING
         return ShapeState.BACKING_OFF if self.not_before > now else ShapeState.IDLE
@@ -179,7 +192,9 @@ class FlushPlan:
     9. A shape is stalled when it has had something to do, without moving, for a given time, and for its
        interval before that unless it fails. A snapshot moves only at its end, so it counts as stalled only
        after a failure.
-    10. Upkeep is due after every `upkeep_every` flushes, the first time after fewer, by the shape's name:
+    10. A shape that is stopped has no jobs until a snapshot of it is asked for. Then nothing of what went
+       wrong before counts any more.
+    11. Upkeep is due after every `upkeep_every` flushes, the first time after fewer, by the shape's name:
        shapes that started together don't reach it together. It waits for a shape that fails or awaits its
        snapshot, and never goes before a flush that was due earlier.
     """
@@ -215,14 +230,29 @@ class FlushPlan:
     def snapshot(self, shape: str, now: float) -> None:
         """The shape's table is to be made, for the first time or anew."""
         plan = self._plans[shape]
+        if plan.stopped_since < math.inf:
+            plan.stopped_since = math.inf
+            plan.failures, plan.not_before, plan.error = 0, now, None
         if plan.running is Job.SNAPSHOT:
             plan.snapshot_again_since = min(plan.snapshot_again_since, now)
         else:
             plan.snapshot_since = min(plan.snapshot_since, now)
 
+    def stop(self, shape: str, sentence: str, now: float) -> None:
+        """The shape can't go on, nor be snapshotted, before somebody acts."""
+        plan = self._plans[shape]
+        plan.stopped_since = min(plan.stopped_since, now)
+        plan.snapshot_since = plan.snapshot_again_since = math.inf
+        plan.error = sentence
+
     def awaits_snapshot(self, shape: str) -> bool:
-        """Whether a snapshot of the shape is due or runs."""
-        return self._plans[shape].snapshot_since < math.inf
+        """Whether the shape's table doesn't count before a snapshot is taken, which may be running."""
+        plan = self._plans[shape]
+        return min(plan.snapshot_since, plan.stopped_since) < math.inf
+
+    def runs_snapshot(self, shape: str) -> bool:
+        """Whether a snapshot of the shape runs."""
+        return self._plans[shape].running is Job.SNAPSHOT
 
     def make_room(self, now: float) -> None:
         """The log is full: who has something to flush need not wait for its interval.
@@ -323,7 +353,7 @@ class FlushPlan:
                 plan.flushed,
                 plan.pending_bytes,
                 plan.error,
-                max(0.0, now - min(plan.pending_since, plan.snapshot_since)),
+                max(0.0, now - plan.waiting_since),
             )
             for shape, plan in self._plans.items()
         ]
@@ -332,10 +362,9 @@ class FlushPlan:
         """Shapes that have not moved for `after_s` and should have, the longest first."""
         found = []
         for shape, plan in self._plans.items():
-            since = min(plan.pending_since, plan.snapshot_since)
-            age_s = now - max(since, plan.moved_at)
-            patience_s = after_s if plan.failures else after_s + plan.interval_s
-            if age_s >= patience_s and (plan.failures or plan.job is Job.FLUSH):
+            age_s = now - max(plan.waiting_since, plan.moved_at)
+            patience_s = after_s if plan.error else after_s + plan.interval_s
+            if age_s >= patience_s and (plan.error or plan.job is Job.FLUSH):
                 found.append(StalledShape(shape, age_s, plan.flushed, plan.error))
         return sorted(found, key=lambda stalled: -stalled.age_s)
 

@@ -121,7 +121,7 @@ class JobRunner:
         except _ENDS_ALL:
             raise
         except Exception as error:
-            self._ledger.plan.failed(shape, _said(error, shape, job), time.monotonic())
+            self._ledger.failed(shape, _said(error, shape, job), time.monotonic())
         finally:
             self.running -= 1
         self.wake()

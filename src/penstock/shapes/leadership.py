@@ -200,10 +200,12 @@ class ShapesLeadership:
             # Nobody waits for an interval: the end is near.
             ledger.plan.make_room(now)
             pipeline.runner.wake()
-            if target is None and not pipeline.awaits_snapshots():
+            # The frontier doesn't wait for shapes that are parked.
+            is_whole = not pipeline.awaits_snapshots()
+            if target is None and is_whole:
                 target = await flushed_lsn(await self._line.connect())
                 _log.info("once", target=format_lsn(target))
-            if target is not None and ledger.tracker.frontier_lsn >= target:
+            if target is not None and is_whole and ledger.tracker.frontier_lsn >= target:
                 return
             await asyncio.sleep(_LOOK_FOR_END_S)
 
@@ -247,6 +249,7 @@ class ShapesLeadership:
                 looked_at = now
                 run_id = ledger.log.directory.name
                 await asyncio.to_thread(remove_older_runs, self._log_directory, run_id, time.time())
+            await pipeline.park_holder_of_full_log(now, self._settings.change_log.stall_s)
             self._report(pipeline, freshness, said, now)
             await asyncio.sleep(_UPKEEP_EVERY_S)
 

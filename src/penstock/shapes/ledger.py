@@ -24,6 +24,9 @@ class Ledger:
     1. A commit goes to the log before the tracker hears of it, and nothing of it can be flushed before that:
        the log is persisted later.
     2. A shape that has to be snapshotted again is pinned, and its flushes stop, before the next step is done.
+       Once the registry knows it (`noted`) its table doesn't count, after a crash neither. So it is parked:
+       it is not pinned, its changes are left out, and nobody waits for it, for however long. `begin_copy`
+       pins it again, before the copy's cut is known; a copy that fails, or came too early, parks it.
     3. `held` is up to where a shape needs nothing more from the log. Its table may be below that, if nothing
        in between was for it: no commit says so, and after a restart the table is where it was.
     4. `offsets` is what the registry may know of the tables: only what was read back from them.
@@ -38,6 +41,9 @@ class Ledger:
         self.plan = plan
         self._held: dict[str, LogOffset] = {}
         self._read_back: dict[str, LogOffset] = {}
+        self._noted: set[str] = set()
+        """Shapes of which the registry knows that their tables don't count."""
+        self._parked: set[str] = set()
         self._open_bytes: dict[Relation, int] = {}
         """Of the open transaction: what was appended of each relation."""
         self.transactions = 0
@@ -68,6 +74,8 @@ class Ledger:
         for step in steps:
             match step:
                 case Append():
+                    if self._parked and self.collector.followers(step.relation) <= self._parked:
+                        continue
                     self.log.append(*step)
                     size = self._open_bytes.get(step.relation, 0) + len(step.payload)
                     self._open_bytes[step.relation] = size
@@ -82,9 +90,33 @@ class Ledger:
         return again
 
     def snapshot_again(self, shape: str, now: float) -> None:
-        """The shape's table no longer counts. It is pinned: nothing more is confirmed until it does again."""
-        self.tracker.add(shape, flushed=LogOffset(self.tracker.frontier_lsn, 0), now=now)
+        """The shape's table no longer counts. It is pinned: nothing more is confirmed until that is noted."""
+        self._pin(shape, now)
         self.plan.snapshot(shape, now)
+
+    def stop(self, shape: str, sentence: str, now: float) -> None:
+        """The same, and no snapshot can be taken before somebody acts."""
+        self._pin(shape, now)
+        self.plan.stop(shape, sentence, now)
+
+    def noted(self, shape: str) -> None:
+        """The registry knows that the shape's table doesn't count."""
+        self._noted.add(shape)
+        self._park(shape)
+
+    def is_parked(self, shape: str) -> bool:
+        """Whether nobody waits for the shape."""
+        return shape in self._parked
+
+    def begin_copy(self, shape: str, now: float) -> None:
+        """A snapshot is about to get its cut: from here on the shape needs its changes again."""
+        self._parked.discard(shape)
+        self._pin(shape, now)
+
+    def failed(self, shape: str, sentence: str, now: float) -> None:
+        """A flush or a snapshot failed."""
+        self.plan.failed(shape, sentence, now)
+        self._park(shape)
 
     def cut(self, shape: str, cut_lsn: int) -> None:
         """A snapshot has its cut: transactions that commit before it will be in the table."""
@@ -96,7 +128,9 @@ class Ledger:
         self._held[shape] = self._read_back[shape] = held
         self.plan.finished(shape, held, now)
         if self.plan.awaits_snapshot(shape):
+            self._park(shape)
             return False
+        self._noted.discard(shape)
         self.tracker.snapshotted(shape, cut_lsn, now)
         return True
 
@@ -112,11 +146,22 @@ class Ledger:
         self.plan.finished(shape, held, now, more=more)
         self.tracker.flushed(shape, held, now)
 
+    def _pin(self, shape: str, now: float) -> None:
+        self.tracker.add(shape, flushed=LogOffset(self.tracker.frontier_lsn, 0), now=now)
+
+    def _park(self, shape: str) -> None:
+        """As long as a copy runs it stays pinned: what follows the copy's cut is for it."""
+        if shape in self._noted and self.plan.awaits_snapshot(shape) and not self.plan.runs_snapshot(shape):
+            self._parked.add(shape)
+            self.tracker.remove(shape)
+
     def _committed(self, step: Committed, now: float) -> None:
-        if step.touched:
+        touched = step.touched - self._parked
+        # Something of it may have been appended before all of those were parked.
+        if touched or self._open_bytes:
             self.log.commit(step.last.tx_offset)
-        self.tracker.committed(step.last, step.end_lsn, step.touched, now)
-        for shape, size_bytes in self._sizes(step.touched).items():
+        self.tracker.committed(step.last, step.end_lsn, touched, now)
+        for shape, size_bytes in self._sizes(touched).items():
             self.plan.sent(shape, step.last, size_bytes, now)
         self._open_bytes.clear()
         self.transactions += 1

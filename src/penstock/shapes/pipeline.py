@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import structlog
+
 from penstock.capture.feedback import Feedback
 from penstock.capture.transaction_builder import TransactionBuilder
 from penstock.log_offset import BEFORE_ALL, LogOffset
@@ -15,7 +17,7 @@ from penstock.postgres.replication_stream import ReplicationStream
 from penstock.shapes.change_log import ChangeLog
 from penstock.shapes.change_log_index import Relation
 from penstock.shapes.collector import Collector
-from penstock.shapes.complaints import complaints
+from penstock.shapes.complaints import complaints, failing_holder
 from penstock.shapes.flush_tracker import FlushTracker
 from penstock.shapes.flusher import FlushLimits, FlushPlan, ShapeStatus
 from penstock.shapes.job_runner import JobRunner, JobThreads
@@ -32,6 +34,8 @@ from penstock.shapes.table_facts import TableFacts
 from penstock.shapes.table_tree import Tree
 from penstock.shapes.table_watch import TableWatch
 from penstock.shapes.work import Work
+
+_log = structlog.get_logger()
 
 
 class ShapeLine(NamedTuple):
@@ -99,6 +103,7 @@ class ShapesPipeline:
             parameters=parameters,
             facts=known,
             make_anew=self.make_anew,
+            park=self.park,
         )
         self.runner = JobRunner(self.ledger, self.work)
         self.reader = ShapesReader(
@@ -128,11 +133,30 @@ class ShapesPipeline:
             await self.note_again(again)
 
     async def note_again(self, again: Sequence[SnapshotAgain]) -> None:
-        """Shapes are pinned to be snapshotted again: the registry knows it before anything else is done."""
+        """Shapes are pinned to be snapshotted again: the registry knows, and then nobody waits for them."""
         await self.keeper.update(lambda registry: registry.all_awaiting(again))
         for each in again:
+            self.ledger.noted(each.shape)
             self._say_needed(each)
         self.runner.wake()
+
+    async def park(self, shape: str, sentence: str) -> None:
+        """A shape can't go on until somebody acts: the registry knows it, and then nobody waits for it."""
+        self.ledger.stop(shape, sentence, time.monotonic())
+        await self.keeper.update(lambda registry: registry.awaiting(shape, sentence))
+        self.ledger.noted(shape)
+        _log.error("shape_parked", shape=shape, detail=sentence)
+
+    async def park_holder_of_full_log(self, now: float, stall_s: float) -> None:
+        """Nobody waits for a shape that fails while others could go on: it is snapshotted when it works."""
+        if not self.reader.is_paused:
+            return
+        behind = self.ledger.tracker.stalled(now, 0.0)
+        holder = failing_holder(self.ledger.plan.status(now), behind, stall_s=stall_s)
+        if holder is not None:
+            reason = f"the log is full, and it held it: {holder.error}"
+            _log.error("shape_parked", shape=holder.shape, detail=reason)
+            await self.make_anew([SnapshotAgain(holder.shape, reason)])
 
     def lines(self, now: float) -> list[ShapeLine]:
         """Every shape."""
@@ -143,6 +167,7 @@ class ShapesPipeline:
                 self.work.rows[status.shape],
                 0
                 if self.ledger.tracker.progress(status.shape) is None
+                and not self.ledger.is_parked(status.shape)
                 else max(0, received - max(0, status.offset.tx_offset)),
             )
             for status in self.ledger.plan.status(now)
@@ -164,7 +189,7 @@ class ShapesPipeline:
         )
 
     def unflushed_shapes(self) -> int:
-        """How many shapes have something to flush; one that awaits its snapshot doesn't count."""
+        """How many shapes have something to flush; one that is parked or copied doesn't count."""
         progresses = [self.ledger.tracker.progress(shape.name) for shape in self._shapes]
         return sum(progress is not None and not progress.pinned for progress in progresses)
 
@@ -210,3 +235,5 @@ class ShapesPipeline:
         for action in prepared.actions:
             if isinstance(action, SnapshotAgain):
                 self.ledger.snapshot_again(action.shape, now)
+                # The decision is in the registry.
+                self.ledger.noted(action.shape)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Set
+from collections.abc import Collection, Mapping, Set
+from dataclasses import replace
 from typing import NamedTuple
 
 import structlog
@@ -45,6 +46,34 @@ class Prepared(NamedTuple):
     """Of the followed tables as they are now."""
 
 
+class Judged(NamedTuple):
+    """What is wrong with the shapes and the tables that they name."""
+
+    refused: list[str]
+    """Lines: nothing starts before somebody acts."""
+    parked: dict[str, str]
+    """Shapes that have worked before, and why they can't now: they hold nobody."""
+
+
+def judge(
+    file: ShapesFile,
+    facts: Mapping[Relation, TableFacts],
+    tables: Collection[Relation],
+    registry: Registry | None,
+) -> Judged:
+    """Judge each shape; `facts` and `tables` as `refusals` takes them."""
+    judged = Judged([], {})
+    for shape in file.shapes:
+        lines = refusals(replace(file, shapes=(shape,)), facts, tables)
+        # Of a table that is gone nothing could be watched.
+        is_known = registry is not None and shape.name in registry.shapes and Relation(*shape.table) in facts
+        if lines and is_known:
+            judged.parked[shape.name] = " ".join(lines)
+        else:
+            judged.refused.extend(lines)
+    return judged
+
+
 class Preparation:
     """Done by the lock's holder, in this order.
 
@@ -79,8 +108,9 @@ class Preparation:
         slot = await self._line.read_slot()
         if slot is not None:
             check_slot(slot, self._plugin)
-        facts, offsets = await self._line.kept_awake(self._look(jobs))
         registry = await asyncio.to_thread(self._store.read)
+        facts, offsets = await self._line.kept_awake(self._look(jobs))
+        registry = self._judged(registry, facts)
         if registry is not None:
             for shape in resnapshot & registry.shapes.keys():
                 registry = registry.awaiting(shape, "--resnapshot asked for it")
@@ -96,9 +126,6 @@ class Preparation:
     ) -> tuple[Mapping[Relation, TableFacts], Mapping[str, LogOffset | None]]:
         shapes = self._file.shapes
         facts = await self._catalog.facts({Relation(*shape.table) for shape in shapes})
-        lines = refusals(self._file, facts)
-        if lines:
-            raise ShapesRefused(" ".join(lines))
         states = await asyncio.gather(*(self._threads.run(jobs.state, shape) for shape in shapes))
         offsets = {
             shape.name: None if state.tx_offset is None else whole(state.tx_offset)
@@ -106,6 +133,16 @@ class Preparation:
             if state.exists
         }
         return facts, offsets
+
+    def _judged(self, registry: Registry | None, facts: Mapping[Relation, TableFacts]) -> Registry | None:
+        """Shapes that can't work as their tables are now are parked; ShapesRefused if they never have."""
+        judged = judge(self._file, facts, (), registry)
+        if judged.refused:
+            raise ShapesRefused(" ".join(judged.refused))
+        for shape, sentence in judged.parked.items():
+            assert registry is not None, "it knows them"
+            registry = registry.awaiting(shape, sentence)
+        return registry
 
     def _decide(
         self,

@@ -22,7 +22,7 @@ from penstock.shapes.pipeline import ShapeLine
 _DRAW_EVERY_S: Final = 0.5
 _LOG_EVERY_S: Final = 10.0
 _LONGEST_ERROR: Final = 500
-_STYLES: Final = {ShapeState.BACKING_OFF: "red", ShapeState.SNAPSHOTTING: "yellow"}
+_STYLES: Final = {ShapeState.BACKING_OFF: "red", ShapeState.STOPPED: "red", ShapeState.SNAPSHOTTING: "yellow"}
 
 _log = structlog.get_logger()
 

@@ -53,8 +53,12 @@ class Work:
         parameters: dict[str, Any],
         facts: Mapping[str, TableFacts],
         make_anew: Callable[[Sequence[SnapshotAgain]], Awaitable[None]],
+        park: Callable[[str, str], Awaitable[None]],
     ) -> None:
-        """`facts`: of the shapes that go on, as the registry has them."""
+        """`facts`: of the shapes that go on, as the registry has them.
+
+        `park` stops a shape for a reason until somebody acts, `make_anew` lets shapes be snapshotted.
+        """
         self._shapes = {shape.name: shape for shape in shapes}
         self._jobs = jobs
         self._threads = threads
@@ -64,6 +68,7 @@ class Work:
         self._parameters = parameters
         self._facts = dict(facts)
         self._make_anew = make_anew
+        self._park = park
         self._stopped: dict[str, str] = {}
         """Shapes whose tables were altered in a way that ours can't follow, with the sentence."""
         self._unread: dict[str, int] = {}
@@ -105,8 +110,6 @@ class Work:
 
     async def _flush(self, shape: Shape, relations: Set[Relation], up_to: LogOffset) -> JobDone | None:
         """None: nothing of the shape lies up to there."""
-        if shape.name in self._stopped:
-            raise ShapeStopped(self._stopped[shape.name])
         ranges = self._ledger.log.read_plan(relations, self._ledger.held(shape.name), up_to)
         if not ranges:
             return None
@@ -141,7 +144,10 @@ class Work:
             await self._snapshot(self._shapes[shape])
 
     async def _snapshot(self, shape: Shape) -> None:
+        # Before it is pinned: one that can't be copied costs the others nothing.
+        _refuse_problems(shape, await self._current_facts(shape))
         _log.info("snapshot_waits", shape=shape.name, note="for open transactions and a spare slot")
+        self._ledger.begin_copy(shape.name, time.monotonic())
         async with export_snapshot(self._parameters) as exported:
             self._ledger.cut(shape.name, exported.cut_lsn)
             before = await self._current_facts(shape)
@@ -149,9 +155,7 @@ class Work:
             facts = await self._current_facts(shape)
             if facts != before:
                 raise ShapeStopped(f"{shape.table} is being altered: its snapshot starts again")
-            problems = table_problems(shape, facts)
-            if problems:
-                raise ShapeStopped(". ".join(map(str, problems)))
+            _refuse_problems(shape, facts)
             _log.info(
                 "snapshot_started", shape=shape.name, cut=format_lsn(exported.cut_lsn), parts=len(parts)
             )
@@ -170,18 +174,17 @@ class Work:
     async def follow(self, shape: str) -> SnapshotAgain | None:
         """The Postgres table was altered: add new columns to ours, or say that it is to be made anew.
 
-        ShapeStopped if neither helps.
+        ShapeStopped if neither helps. One that was stopped is looked at again: it may have been mended.
         """
         async with self._turns[shape]:
+            if shape in self._stopped:
+                return await self._mended(self._shapes[shape])
             if self._ledger.plan.awaits_snapshot(shape):
                 return None
             drift = await self._drift(self._shapes[shape])
             if drift.again:
                 return SnapshotAgain(shape, drift.again)
-            self._stopped.pop(shape, None)
-            if drift.stop:
-                self._stopped[shape] = drift.stop
-            facts, added = self._followed(self._shapes[shape], drift)
+            facts, added = await self._followed(self._shapes[shape], drift)
             if added:
                 await self._threads.run(
                     self._jobs.flush,
@@ -194,14 +197,24 @@ class Work:
             await self._altered(shape, facts)
         return None
 
+    async def _mended(self, shape: Shape) -> SnapshotAgain:
+        drift = await self._drift(shape)
+        if drift.stop:
+            raise ShapeStopped(drift.stop)
+        self._stopped.pop(shape.name)
+        return SnapshotAgain(shape.name, drift.again or "what had stopped it is no longer so")
+
     async def _follow(self, shape: Shape) -> tuple[TableFacts, Sequence[ColumnFacts]]:
         drift = await self._drift(shape)
         if drift.again:
+            await self._make_anew([SnapshotAgain(shape.name, drift.again)])
             raise ShapeStopped(f"{drift.again}: it is about to be snapshotted again")
-        return self._followed(shape, drift)
+        return await self._followed(shape, drift)
 
-    def _followed(self, shape: Shape, drift: Drift) -> tuple[TableFacts, Sequence[ColumnFacts]]:
+    async def _followed(self, shape: Shape, drift: Drift) -> tuple[TableFacts, Sequence[ColumnFacts]]:
         if drift.stop:
+            self._stopped[shape.name] = drift.stop
+            await self._park(shape.name, drift.stop)
             raise ShapeStopped(drift.stop)
         for column in drift.added:
             _log.warning("column_added", shape=shape.name, column=column.name, type=column.type)
@@ -223,3 +236,9 @@ class Work:
         if facts is None:
             raise ShapeStopped(f"{shape.table} is not in the database. Fix: bring it back, or drop the shape")
         return facts
+
+
+def _refuse_problems(shape: Shape, facts: TableFacts) -> None:
+    problems = table_problems(shape, facts)
+    if problems:
+        raise ShapeStopped(". ".join(map(str, problems)))
