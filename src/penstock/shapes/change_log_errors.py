@@ -3,6 +3,7 @@
 PenstockError
 ├── ChangeLogBroken      a write or sync failed: this log is finished, start another from the slot
 ├── ChangeLogTrimmed     a reader asks for changes that were deleted: it would miss them in silence
+├── LogNotShared         an executor doesn't see the log that the driver writes
 └── SegmentUnreadable    a segment doesn't hold what the plan promised
 """
 
@@ -34,6 +35,16 @@ class ChangeLogTrimmed(PenstockError):
 
 class SegmentUnreadable(PenstockError):
     """A segment is missing, too short or damaged. Reading less in its place would be loss."""
+
+
+class LogNotShared(PenstockError):
+    """Executors don't see the log: what is too large for the driver to decode can't be flushed."""
+
+    def __init__(self, directory: Path | str, who: str) -> None:
+        super().__init__(
+            f"{who} can't read the log in {directory}, which the driver writes. Fix: set LOG_DIR to a mount"
+            " that the driver and all executors share; until then only flushes below 1 MiB work"
+        )
 
 
 def free_bytes(directory: Path) -> int:

@@ -250,6 +250,10 @@ class FlushPlan:
         plan = self._plans[shape]
         return min(plan.snapshot_since, plan.stopped_since) < math.inf
 
+    def begin_no_snapshots(self) -> None:
+        """The end is near: a copy that begins now would not be finished."""
+        self._limits = self._limits._replace(snapshots=0)
+
     def runs_snapshot(self, shape: str) -> bool:
         """Whether a snapshot of the shape runs."""
         return self._plans[shape].running is Job.SNAPSHOT

@@ -29,6 +29,7 @@ from penstock.settings import ShapesSettings
 from penstock.shapes.change_log import ChangeLog, LogLimits
 from penstock.shapes.change_log_index import Relation
 from penstock.shapes.change_log_runs import create_run, remove_older_runs, remove_run
+from penstock.shapes.flusher import ShapeState
 from penstock.shapes.job_runner import JobThreads
 from penstock.shapes.jobs import ShapeJobs
 from penstock.shapes.pipeline import ShapeLine, ShapesPipeline
@@ -95,6 +96,8 @@ class ShapesLeadership:
         )
         self._pipeline: ShapesPipeline | None = None
         self._left_out: set[Relation] = set()
+        self._given_up = asyncio.Event()
+        self._not_as_before: Set[str] = frozenset()
         self.has_led = False
         self.confirmed_lsn = 0
 
@@ -113,6 +116,23 @@ class ShapesLeadership:
                 # The tables' sessions are free for the next leadership only when nothing runs in them.
                 await self._threads.settle(jobs.cancel)
         return None
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether `give_up` was called."""
+        return self._given_up.is_set()
+
+    def give_up(self, not_as_before: Set[str]) -> None:
+        """End well and soon, so that another leadership begins with other shapes.
+
+        Copies that run are finished first, but for those of shapes that are `not_as_before`.
+        """
+        self._not_as_before = not_as_before
+        self._given_up.set()
+
+    def has_stopped_shapes(self) -> bool:
+        """Whether some shape waits for somebody to act."""
+        return any(line.status.state is ShapeState.STOPPED for line in self.lines(time.monotonic()))
 
     def lines(self, now: float) -> list[ShapeLine]:
         """Every shape, while this process leads."""
@@ -191,7 +211,7 @@ class ShapesLeadership:
 
     async def _until_the_end(self, pipeline: ShapesPipeline) -> None:
         if not self._once:
-            await self._stop.wait()
+            await self._until_stopped_or_given_up(pipeline)
             return
         target: int | None = None
         while not self._stop.is_set():
@@ -206,6 +226,19 @@ class ShapesLeadership:
                 target = await flushed_lsn(await self._line.connect())
                 _log.info("once", target=format_lsn(target))
             if target is not None and is_whole and ledger.tracker.frontier_lsn >= target:
+                return
+            await asyncio.sleep(_LOOK_FOR_END_S)
+
+    async def _until_stopped_or_given_up(self, pipeline: ShapesPipeline) -> None:
+        ends = [asyncio.create_task(event.wait()) for event in (self._stop, self._given_up)]
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for end in ends:
+                end.cancel()
+        pipeline.ledger.plan.begin_no_snapshots()
+        while pipeline.copied_shapes() - self._not_as_before:
+            if self._stop.is_set():
                 return
             await asyncio.sleep(_LOOK_FOR_END_S)
 

@@ -179,6 +179,10 @@ class ShapesPipeline:
             self.ledger.plan.awaits_snapshot(shape.name) for shape in self._shapes
         )
 
+    def copied_shapes(self) -> set[str]:
+        """The shapes whose snapshots run."""
+        return {shape.name for shape in self._shapes if self.ledger.plan.runs_snapshot(shape.name)}
+
     def complaints(self, now: float, stall_s: float) -> dict[str, str]:
         """A sentence for each shape that holds something up."""
         return complaints(

@@ -23,6 +23,7 @@ from penstock.shapes.ledger import whole
 from penstock.shapes.registry import Registry, RegistryStore
 from penstock.shapes.registry_decisions import Action, Decision, Refuse, ServerFacts, decide
 from penstock.shapes.registry_keeper import RegistryKeeper
+from penstock.shapes.shape import definition_hash
 from penstock.shapes.shape_catalog import ShapeCatalog
 from penstock.shapes.shape_rules import refusals
 from penstock.shapes.shapes_file import ShapesFile
@@ -65,9 +66,10 @@ def judge(
     judged = Judged([], {})
     for shape in file.shapes:
         lines = refusals(replace(file, shapes=(shape,)), facts, tables)
+        entry = None if registry is None else registry.shapes.get(shape.name)
+        has_worked = entry is not None and entry.definition == definition_hash(shape)
         # Of a table that is gone nothing could be watched.
-        is_known = registry is not None and shape.name in registry.shapes and Relation(*shape.table) in facts
-        if lines and is_known:
+        if lines and has_worked and Relation(*shape.table) in facts:
             judged.parked[shape.name] = " ".join(lines)
         else:
             judged.refused.extend(lines)

@@ -167,6 +167,14 @@ def _switch_point(registry: Registry, server: ServerFacts) -> int | None:
     return server.switch_points.get(registry.timeline)
 
 
+def not_our_table(shape: str) -> str:
+    """What is said of a new shape in whose place is a table without an offset of ours."""
+    return (
+        f"the table {shape} in the storage was not written by Penstock for this database."
+        " Fix: move it away, or choose another name for the shape"
+    )
+
+
 def _action(
     shape: Shape,
     registry: Registry | None,
@@ -179,11 +187,7 @@ def _action(
     entry = None if registry is None else registry.shapes.get(name)
     if entry is None:
         if has_table and offset is None:
-            return Refuse(
-                name,
-                f"the table {name} in the storage was not written by Penstock for this database."
-                " Fix: move it away, or choose another name for the shape",
-            )
+            return Refuse(name, not_our_table(name))
         return SnapshotAgain(name, "its table is not in the registry" if has_table else "it is new")
     if all_again is not None:
         return SnapshotAgain(name, all_again)

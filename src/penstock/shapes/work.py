@@ -14,7 +14,9 @@ from penstock.errors import PenstockError
 from penstock.log_offset import LogOffset
 from penstock.lsn import format_lsn
 from penstock.postgres.snapshot import export_snapshot
-from penstock.shapes.change_log_index import Relation
+from penstock.shapes.change_log_errors import LogNotShared, SegmentUnreadable
+from penstock.shapes.change_log_index import Relation, SegmentRange
+from penstock.shapes.change_log_reader import read_segment
 from penstock.shapes.drift import Drift, compare
 from penstock.shapes.job_runner import JobThreads
 from penstock.shapes.jobs import JobDone, ShapeJobs
@@ -117,6 +119,10 @@ class Work:
         try:
             try:
                 return await self._threads.run(self._jobs.flush, shape, facts, ranges, up_to.tx_offset)
+            except SegmentUnreadable as error:
+                # What this process can read is there: it is others who don't see it.
+                await asyncio.to_thread(_read_all, ranges)
+                raise LogNotShared(self._ledger.log.directory.parent, "a Spark executor") from error
             except LayoutChanged:
                 now, added = await self._follow(shape)
                 if now == facts:
@@ -236,6 +242,13 @@ class Work:
         if facts is None:
             raise ShapeStopped(f"{shape.table} is not in the database. Fix: bring it back, or drop the shape")
         return facts
+
+
+def _read_all(ranges: Sequence[SegmentRange]) -> None:
+    """SegmentUnreadable if this process can't read them either. Blocks."""
+    for part in ranges:
+        for _ in read_segment(part):
+            pass
 
 
 def _refuse_problems(shape: Shape, facts: TableFacts) -> None:
