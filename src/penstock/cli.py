@@ -121,6 +121,9 @@ def _parser() -> argparse.ArgumentParser:
     bench_shapes.add_argument("--rows", type=int, default=1_000_000, help="size of the table")
     bench_shapes.add_argument("--rounds", type=int, default=3, help="how often each pair is measured")
     bench_shapes.add_argument("--commits", type=int, default=20, help="one-row transactions to time")
+    bench_shapes.add_argument(
+        "--shapes", type=int, default=100, help="how many get a row a second each; 0 leaves it out"
+    )
     bench_shapes.add_argument("--markdown", type=Path, help="also write the table to this file")
     bench_shapes.set_defaults(run=_bench_shapes)
     return parser
@@ -224,6 +227,7 @@ def _bench_shapes(arguments: argparse.Namespace) -> int:
         rows=arguments.rows,
         rounds=arguments.rounds,
         commits=arguments.commits,
+        shapes=arguments.shapes,
         markdown=arguments.markdown,
     )
 

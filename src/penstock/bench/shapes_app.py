@@ -9,12 +9,15 @@ from pathlib import Path
 from penstock.bench import shapes_measures as measures
 from penstock.bench.collector_speed import collector_speed
 from penstock.bench.shapes_backlog import create_orders
+from penstock.bench.shapes_many import many
 from penstock.bench.table import Row, print_table, say, write_markdown
 from penstock.local.postgres import PrivatePostgres
 from penstock.spark.bench import SparkBench
 
 
-def bench_shapes(*, changes: int, rows: int, rounds: int, commits: int, markdown: Path | None) -> int:
+def bench_shapes(
+    *, changes: int, rows: int, rounds: int, commits: int, shapes: int, markdown: Path | None
+) -> int:
     """Run every measurement; returns 0 if all targets were reached, 1 otherwise."""
     found: list[Row] = collector_speed()
     with PrivatePostgres() as postgres, tempfile.TemporaryDirectory(prefix="penstock-bench-") as name:
@@ -30,16 +33,18 @@ def bench_shapes(*, changes: int, rows: int, rounds: int, commits: int, markdown
             print_table(found)
         finally:
             spark.close()
-        for shapes, limit_s in ((1, 3.0), (10, 8.0)):
+        for few, limit_s in ((1, 3.0), (10, 8.0)):
             found += measures.latency(
                 postgres,
                 database,
-                directory / f"latency-{shapes}",
+                directory / f"latency-{few}",
                 rows=rows,
-                shapes=shapes,
+                shapes=few,
                 commits=commits,
                 limit_s=limit_s,
             )
+        if shapes:
+            found += many(postgres, directory / "many", shapes=shapes)
     print_table(found)
     if markdown is not None:
         write_markdown(markdown, found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
+from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
@@ -202,6 +203,7 @@ class FlushPlan:
     def __init__(self, limits: FlushLimits | None = None) -> None:
         self._limits = limits or FlushLimits()
         self._plans: dict[str, _Plan] = {}
+        self._running = Counter[Job]()
 
     def add(self, shape: str, *, interval_s: float, held: LogOffset, now: float) -> None:
         """A shape counts from now on; `held` is what its table holds."""
@@ -214,7 +216,9 @@ class FlushPlan:
 
     def remove(self, shape: str) -> None:
         """A shape no longer counts."""
-        self._plans.pop(shape, None)
+        plan = self._plans.pop(shape, None)
+        if plan is not None and plan.running is not None:
+            self._running[plan.running] -= 1
 
     def sent(self, shape: str, last: LogOffset, size_bytes: int, now: float) -> None:
         """A transaction that touches the shape is in the log."""
@@ -269,20 +273,23 @@ class FlushPlan:
 
     def start(self, now: float) -> list[Start]:
         """What is to begin now; it counts as running from here on."""
-        running = [plan.running for plan in self._plans.values()]
-        places = {
-            Job.FLUSH: self._limits.flushes - running.count(Job.FLUSH),
-            Job.SNAPSHOT: self._limits.snapshots - running.count(Job.SNAPSHOT),
-            Job.UPKEEP: self._limits.upkeeps - running.count(Job.UPKEEP),
-        }
+        places = self._places()
+        if not any(places.values()):
+            return []
         idle = [(shape, plan) for shape, plan in self._plans.items() if plan.running is None]
-        due = [(plan.due_at, plan.began_at, shape, plan.job) for shape, plan in idle]
-        due += [(plan.upkeep_at, plan.began_at, shape, Job.UPKEEP) for shape, plan in idle]
+        due = [
+            (due_at, plan.began_at, shape, plan.job) for shape, plan in idle if (due_at := plan.due_at) <= now
+        ]
+        due += [
+            (plan.upkeep_since, plan.began_at, shape, Job.UPKEEP)
+            for shape, plan in idle
+            if plan.upkeep_at <= now
+        ]
         starts = []
         # Sorting keeps the order of equals: of one shape the flush goes first.
-        for due_at, _, shape, job in sorted(due, key=lambda each: each[:3]):
+        for _, _, shape, job in sorted(due, key=lambda each: each[:3]):
             plan = self._plans[shape]
-            if due_at <= now and places[job] > 0 and plan.running is None:
+            if places[job] > 0 and plan.running is None:
                 places[job] -= 1
                 self._begin(plan, job, now)
                 starts.append(Start(shape, job))
@@ -290,6 +297,8 @@ class FlushPlan:
 
     def next_at(self, now: float) -> float | None:
         """When `start` should be called next, if nothing else happens; None: no time is known."""
+        if not any(self._places().values()):
+            return None
         later = [
             plan.due_at
             for plan in self._plans.values()
@@ -374,6 +383,7 @@ class FlushPlan:
 
     def _begin(self, plan: _Plan, job: Job, now: float) -> None:
         plan.running = job
+        self._running[job] += 1
         if job is Job.UPKEEP:
             return
         plan.began_at = now
@@ -391,4 +401,11 @@ class FlushPlan:
         if plan.running is None:
             raise RuntimeError(f"shape {shape} has no job that could end")
         job, plan.running = plan.running, None
+        self._running[job] -= 1
         return job
+
+    def _places(self) -> dict[Job, int]:
+        """How many more may run."""
+        limits = self._limits
+        most = {Job.FLUSH: limits.flushes, Job.SNAPSHOT: limits.snapshots, Job.UPKEEP: limits.upkeeps}
+        return {job: max(0, count - self._running[job]) for job, count in most.items()}
