@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -151,6 +152,11 @@ class ShapesSite:
             f"SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = '{self.slot}'"
         )
         return parse_lsn(lsn)
+
+    def awaited_shapes(self) -> list[str]:
+        """The shapes whose tables don't count before they are snapshotted: the slot doesn't wait for them."""
+        registry = json.loads((self.directory / "lake" / "_penstock" / "registry").read_bytes())
+        return [name for name, entry in registry["shapes"].items() if entry["awaits_snapshot"] is not None]
 
     def wal_lsn(self) -> int:
         """Where the server writes."""

@@ -168,6 +168,8 @@ class Ledger:
 
     def _sizes(self, touched: frozenset[str]) -> dict[str, int]:
         """How much of the open transaction is for each shape that it touched."""
+        if len(self._open_bytes) == 1:
+            return dict.fromkeys(touched, *self._open_bytes.values())
         sizes = dict.fromkeys(touched, 0)
         for relation, size_bytes in self._open_bytes.items():
             for shape in self.collector.followers(relation) & touched:

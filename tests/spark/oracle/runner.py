@@ -136,7 +136,11 @@ class RoundRunner:
         """Wait until the service has everything, and compare; nothing to compare if it died."""
         target = self._site.wal_lsn()
         self._site.wait_until(
-            lambda: not service.running or self._site.confirmed_lsn() >= target, _PATIENCE_S
+            lambda: (
+                not service.running
+                or (self._site.confirmed_lsn() >= target and not self._site.awaited_shapes())
+            ),
+            _PATIENCE_S,
         )
         self._note("caught up" if service.running else "it has died")
         if not service.running:
