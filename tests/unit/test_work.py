@@ -14,11 +14,13 @@ from penstock.errors import PenstockError
 from penstock.log_offset import LogOffset
 from penstock.shapes import work
 from penstock.shapes.change_log import ChangeLog, LogLimits
+from penstock.shapes.change_log_errors import LogNotShared, SegmentUnreadable
 from penstock.shapes.change_log_index import Relation
 from penstock.shapes.change_log_runs import create_run
 from penstock.shapes.collector import Append, Collector, Committed
+from penstock.shapes.drift import Drift
 from penstock.shapes.flush_tracker import FlushTracker
-from penstock.shapes.flusher import FlushPlan, Job, Start
+from penstock.shapes.flusher import FlushPlan, Job, ShapeState, Start
 from penstock.shapes.job_runner import JobThreads
 from penstock.shapes.jobs import JobDone, ShapeJobs
 from penstock.shapes.ledger import Ledger, whole
@@ -30,7 +32,7 @@ from penstock.shapes.shape_catalog import ShapeCatalog
 from penstock.shapes.snapshot_again import SnapshotAgain
 from penstock.shapes.table_facts import ColumnFacts, TableFacts
 from penstock.shapes.table_tree import Member, Tree
-from penstock.shapes.work import Work
+from penstock.shapes.work import ShapeStopped, Work
 from penstock.spark.decode import LayoutChanged, RowIncomplete
 
 TABLE = Relation("public", "t")
@@ -185,3 +187,37 @@ async def test_a_change_without_its_row_means_a_new_snapshot(desk: Desk) -> None
     assert desk.anew == [SnapshotAgain("a", str(desk.jobs.flush_error))]
     assert desk.ledger.plan.awaits_snapshot("a")
     assert desk.ledger.tracker.frontier_lsn == 100, "pinned: nothing of it is confirmed"
+
+
+async def test_a_table_that_cant_be_followed_parks_its_shape_until_it_can(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await desk.work.flush("a")
+    drifts = [Drift(FACTS, stop="it has no key"), Drift(FACTS, stop="it has no key"), Drift(FACTS)]
+
+    async def drift(_: Shape) -> Drift:
+        return drifts.pop(0)
+
+    monkeypatch.setattr(desk.work, "_drift", drift)
+    with pytest.raises(ShapeStopped, match="it has no key"):
+        await desk.work.follow("a")
+    assert desk.work.is_stopped("a")
+    assert desk.ledger.plan.status(time.monotonic())[0].state is ShapeState.STOPPED
+    with pytest.raises(ShapeStopped, match="it has no key"):
+        await desk.work.follow("a")
+
+    again = await desk.work.follow("a")
+
+    assert again == SnapshotAgain("a", "what had stopped it is no longer so")
+    assert not desk.work.is_stopped("a")
+
+
+async def test_a_log_that_only_this_process_sees_fails_the_flush_alone(desk: Desk) -> None:
+    desk.jobs.flush_error = SegmentUnreadable("can't read 1.arrows: No such file or directory")
+    with pytest.raises(LogNotShared, match=r"a Spark executor can't read the log in .*Fix: set LOG_DIR"):
+        await desk.work.flush("a")
+
+    for segment in desk.ledger.log.directory.iterdir():
+        segment.write_bytes(b"damaged")
+    with pytest.raises(SegmentUnreadable):
+        await desk.work.flush("a")

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from penstock.shapes.change_log_index import Relation
+from penstock.shapes.preparation import judge
+from penstock.shapes.registry import Registry, ShapeEntry
+from penstock.shapes.shape import Shape, TableName, definition_hash
+from penstock.shapes.shapes_file import ShapesFile
+from penstock.shapes.table_facts import TableFacts
+from penstock.shapes.table_tree import Member, Tree
+
+TABLE = Relation("public", "t")
+WITHOUT_KEY = {TABLE: TableFacts(Tree(Member(TABLE, 1, 1, "x")), ())}
+SHAPE = Shape("a", TableName("public", "t"))
+FILE = ShapesFile("shapes.toml", "/lake", (SHAPE,))
+REGISTRY = Registry("7301", 1, "slot", shapes={"a": ShapeEntry(definition_hash(SHAPE))})
+
+
+def test_a_shape_that_has_worked_is_parked_and_no_reason_to_refuse_all() -> None:
+    refused, parked = judge(FILE, WITHOUT_KEY, (), REGISTRY)
+    assert refused == []
+    assert list(parked) == ["a"]
+    assert "Fix: " in parked["a"]
+
+
+def test_a_shape_that_never_worked_or_was_edited_or_has_no_table_is_refused() -> None:
+    edited = replace(FILE, shapes=(replace(SHAPE, where="id > 1"),))
+    for judged in (
+        judge(FILE, WITHOUT_KEY, (), None),
+        judge(FILE, WITHOUT_KEY, (), replace(REGISTRY, shapes={})),
+        judge(edited, WITHOUT_KEY, (), REGISTRY),
+        judge(FILE, {}, (), REGISTRY),
+    ):
+        assert judged.refused
+        assert not judged.parked
