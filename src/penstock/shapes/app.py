@@ -212,6 +212,9 @@ class ShapesApp:
         if terminal_is_gone():
             self._cycle.stop.set()
             return
+        if self._run.once:
+            _log.warning("reload_refused", detail="--once ends with the file that it began with")
+            return
         reload = asyncio.create_task(self._reload(), name="reload")
         self._reloads.add(reload)
         reload.add_done_callback(self._reloads.discard)

@@ -63,7 +63,8 @@ class FlushTracker:
     6. `add` pins a new shape at or below the frontier (past it: ValueError): it is behind until
        `snapshotted`, whatever it is sent, and `flushed` does nothing. So a late note of a former shape of
        that name can't release it. A transaction that commits exactly at the cut is not in the snapshot.
-    7. `remove` forgets a shape. The caller no longer names it as touched.
+    7. `remove` forgets a shape: it is gone, or its table doesn't count, which the registry knows by then, and
+       it is added again before it is copied. The caller no longer names it as touched.
     8. A commit LSN is at or past all that was seen before, ends and keepalives: ValueError otherwise.
     9. The frontier never goes back. A method that moves it returns the new one, otherwise None. A refused
        call changes nothing.
