@@ -242,6 +242,18 @@ def test_a_snapshot_has_its_own_place_and_its_shape_is_not_flushed() -> None:
     assert plan.status(4.0)[0] == ShapeStatus("a", ShapeState.IDLE, at(5), 0, None)
 
 
+def test_before_the_end_no_copy_begins_and_one_that_runs_is_finished() -> None:
+    plan = plan_of("a", "b", "c")
+    plan.snapshot("a", 0.0)
+    plan.snapshot("b", 0.0)
+    assert plan.start(0.0) == [Start("a", Job.SNAPSHOT)]
+    plan.begin_no_snapshots()
+    assert (plan.runs_snapshot("a"), plan.runs_snapshot("b")) == (True, False)
+    plan.finished("a", at(5), 1.0)
+    plan.sent("c", at(5), 1, now=1.0)
+    assert plan.start(1.0) == [Start("c", Job.FLUSH)]
+
+
 def test_what_came_behind_the_cut_is_flushed_after_the_snapshot() -> None:
     plan = plan_of()
     plan.add("a", interval_s=1.0, held=BEFORE_ALL, now=0.0)
