@@ -23,7 +23,7 @@ from penstock.postgres.leader_line import LeaderLine
 from penstock.postgres.slot_monitor import SlotMonitor
 from penstock.postgres.timeline import ServerIdentity
 from penstock.settings import ShapesSettings
-from penstock.shapes.change_log_errors import LogNotShared
+from penstock.shapes.change_log_errors import not_shared
 from penstock.shapes.change_log_index import Relation
 from penstock.shapes.job_runner import JobThreads
 from penstock.shapes.jobs import ShapeJobs, SparkGone
@@ -198,7 +198,7 @@ class ShapesApp:
         directory = self._log_directory()
         hosts = await asyncio.to_thread(blind_hosts, self._spark, directory)
         if hosts:
-            _log.error("log_not_shared", detail=str(LogNotShared(directory, ", ".join(hosts))))
+            _log.error("log_not_shared", detail=str(not_shared(directory, ", ".join(hosts))))
 
     async def _check(self, file: ShapesFile) -> None:
         """ShapeFileError for shapes that can't work."""

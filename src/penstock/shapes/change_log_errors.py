@@ -40,12 +40,6 @@ class SegmentUnreadable(PenstockError):
 class LogNotShared(PenstockError):
     """Executors don't see the log: what is too large for the driver to decode can't be flushed."""
 
-    def __init__(self, directory: Path | str, who: str) -> None:
-        super().__init__(
-            f"{who} can't read the log in {directory}, which the driver writes. Fix: set LOG_DIR to a mount"
-            " that the driver and all executors share; until then only flushes below 1 MiB work"
-        )
-
 
 def free_bytes(directory: Path) -> int:
     """The room that this user has left on the directory's disk."""
@@ -68,6 +62,14 @@ def under_the_floor(path: Path, free: int, floor: int) -> ChangeLogBroken:
     return ChangeLogBroken(
         f"won't write {path}: {mebibytes(free)} free there, and {mebibytes(floor)} must stay free; "
         f"{_FIXES[errno.ENOSPC]}"
+    )
+
+
+def not_shared(directory: Path, who: str) -> LogNotShared:
+    """The error of a log that only the driver sees."""
+    return LogNotShared(
+        f"{who} can't read the log in {directory}, which the driver writes. Fix: set LOG_DIR to a mount"
+        " that the driver and all executors share; until then only flushes below 1 MiB work"
     )
 
 

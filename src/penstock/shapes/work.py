@@ -14,7 +14,7 @@ from penstock.errors import PenstockError
 from penstock.log_offset import LogOffset
 from penstock.lsn import format_lsn
 from penstock.postgres.snapshot import export_snapshot
-from penstock.shapes.change_log_errors import LogNotShared, SegmentUnreadable
+from penstock.shapes.change_log_errors import SegmentUnreadable, not_shared
 from penstock.shapes.change_log_index import Relation, SegmentRange
 from penstock.shapes.change_log_reader import read_segment
 from penstock.shapes.drift import Drift, compare
@@ -122,7 +122,7 @@ class Work:
             except SegmentUnreadable as error:
                 # What this process can read is there: it is others who don't see it.
                 await asyncio.to_thread(_read_all, ranges)
-                raise LogNotShared(self._ledger.log.directory.parent, "a Spark executor") from error
+                raise not_shared(self._ledger.log.directory.parent, "a Spark executor") from error
             except LayoutChanged:
                 now, added = await self._follow(shape)
                 if now == facts:
