@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 _CALL_S = 30.0
+_ROUNDS = 3
+_ROUND_S = 0.01
 
 
 class LoopThread:
@@ -43,10 +45,13 @@ class LoopThread:
 
 
 async def _cancel_others() -> None:
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
+    """More than once: a connection that was being made has its task only now."""
+    for _ in range(_ROUNDS):
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await asyncio.sleep(_ROUND_S)
 
 
 def bind(port: int = 0) -> socket.socket:
