@@ -108,8 +108,8 @@ def test_another_column_and_a_missing_table_are_reported(tmp_path: Path) -> None
 
 
 def test_a_seed_is_a_round_with_everything_in_it() -> None:
-    round_ = generate(7, 16)
-    assert generate(7, 16) == round_
+    round_ = generate(1, 16)
+    assert generate(1, 16) == round_
     tables = [table for world in round_.worlds for table in world.tables]
     shapes = [shape for world in round_.worlds for shape in world.shapes]
     assert {column.kind for table in tables for column in table.columns} == set(KINDS)
@@ -135,6 +135,12 @@ def test_a_seed_is_a_round_with_everything_in_it() -> None:
         r"^ROLLBACK TO",
         r"^DELETE",
         r"repeat\(",
+        r"^TRUNCATE \w+\nALTER TABLE \w+ SET UNLOGGED",
+        r"^ALTER TABLE \w+ RENAME TO",
+        r"ATTACH PARTITION \w+ FOR",
+        r"DETACH PARTITION",
+        r"^DROP TABLE",
+        r"^CREATE TABLE \w+_91 AS",
     ):
         assert re.search(wanted, statements, re.MULTILINE), wanted
 
