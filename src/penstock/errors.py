@@ -18,6 +18,7 @@
     ├── TableConflict, OffsetRefused  a table that somebody else has written (spark/table.py)
     ├── LogQueryError                 a query of the log that can't be answered (spark/changes_source.py)
     ├── QuarantineError               the quarantine can't store a payload (kinesis/quarantine.py)
+    ├── KeyRecovered                  what waited behind a failing key has to be read again
     ├── SinkOutage                    nothing accepted for SINK_OUTAGE_DISCONNECT_S
     └── PostgresError
         ├── ConnectionFailed          unreachable, refused, wrong password
@@ -54,6 +55,10 @@ class PenstockError(Exception):
 
 class SinkOutage(PenstockError):
     """The destination took nothing for SINK_OUTAGE_DISCONNECT_S while something was pending."""
+
+
+class KeyRecovered(PenstockError):
+    """A key works again whose changes were left with Postgres: they have to be read again."""
 
 
 class PostgresError(PenstockError):

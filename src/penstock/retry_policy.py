@@ -8,6 +8,7 @@ from typing import NamedTuple
 from penstock.errors import (
     ConnectionFailed,
     DecodingFailed,
+    KeyRecovered,
     LineLost,
     NeedsOperator,
     PenstockError,
@@ -42,6 +43,7 @@ class Policy(NamedTuple):
 _TABLE: tuple[tuple[type[BaseException], Policy], ...] = (
     (SlotBusy, Policy(Pace.SOON, "error")),
     (SinkOutage, Policy(Pace.WHEN_SINK_ANSWERS, "error")),
+    (KeyRecovered, Policy(Pace.SOON, "warning")),
     (NeedsOperator, Policy(Pace.SLOW, "error")),
     (ProtocolViolation, Policy(Pace.SOON, "error")),
     (DecodingFailed, Policy(Pace.SOON, "error")),

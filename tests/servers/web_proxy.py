@@ -30,6 +30,8 @@ class WebProxy:
         self.refuse_tunnels = False
         self.heads: list[bytes] = []
         """The head of every request to the proxy itself."""
+        self._serving: set[asyncio.Task[None] | None] = set()
+        """While neither side's socket is watched, nothing else holds a connection's task."""
         self._tls = tls
         self._thread = LoopThread("web-proxy")
         self._socket = bind()
@@ -47,6 +49,7 @@ class WebProxy:
         return await asyncio.start_server(self._serve, sock=self._socket, ssl=self._tls)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._serving.add(task := asyncio.current_task())
         try:
             head = await reader.readuntil(b"\r\n\r\n")
             self.heads.append(head)
@@ -59,6 +62,7 @@ class WebProxy:
             return
         finally:
             writer.close()
+            self._serving.discard(task)
 
     async def _tunnel(self, place: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(self.tunnel_delay_s)

@@ -13,12 +13,12 @@ import pytest
 from penstock.capture.ack import AckTracker
 from penstock.capture.event import ChangeEvent
 from penstock.capture.queue import InflightEventQueue
-from penstock.errors import LineStale, SinkOutage
+from penstock.errors import KeyRecovered, LineStale, SinkOutage
 from penstock.kinesis.batcher import MicroBatcher
 from penstock.kinesis.client import KEYS_IGNORED
 from penstock.kinesis.outcome import Accepted, Answered, Failed, Refused, Result, Unsent
 from penstock.kinesis.plan import PublishPlan
-from penstock.kinesis.publisher import KeyRecovered, KinesisPublisher
+from penstock.kinesis.publisher import KinesisPublisher
 from penstock.kinesis.undeliverable import UndeliverablePolicy
 from penstock.ops.health import Health
 from penstock.ops.metrics import CaptureMetrics

@@ -14,7 +14,7 @@ from penstock.capture.ack import AckTracker
 from penstock.capture.event import ChangeEvent
 from penstock.capture.queue import InflightEventQueue
 from penstock.clock import awake_or_asleep
-from penstock.errors import LineStale, PenstockError, SinkOutage
+from penstock.errors import KeyRecovered, LineStale, PenstockError, SinkOutage
 from penstock.kinesis.client import KEYS_IGNORED, RecordSink
 from penstock.kinesis.gate import Flight, SendGate
 from penstock.kinesis.outage import OutageClock
@@ -33,10 +33,6 @@ _MUCH = 0.5
 _Callback = Callable[[], None]
 
 _log = structlog.get_logger()
-
-
-class KeyRecovered(PenstockError):
-    """A key works again whose changes were left with Postgres: they have to be read again."""
 
 
 class KinesisPublisher:
