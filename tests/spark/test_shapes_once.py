@@ -86,6 +86,7 @@ class BrokenLeadership:
     def __init__(self, lasts_s: float, *, has_led: bool) -> None:
         self._lasts_s = lasts_s
         self.has_led = has_led
+        self.confirmed_lsn = 0
 
     async def run(self) -> None:
         await asyncio.sleep(self._lasts_s)
@@ -97,6 +98,7 @@ class DoneLeadership:
 
     has_led = True
     is_given_up = False
+    confirmed_lsn = 0
 
     async def run(self) -> None:
         return None

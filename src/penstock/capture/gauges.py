@@ -42,7 +42,14 @@ class Gauges:
         metrics.pending.set(tracker.pending_count)
         metrics.queue_events.set(queue.qsize())
         metrics.inflight_bytes.set(queue.bytes_inflight)
-        self._health.note_frontier(tracker.frontier_lsn, tracker.pending_count, now, done=tracker.done_count)
+        # What counts is what Postgres may be told: accepted records that are not noted are pending, too.
+        behind = pipeline.noted.is_behind
+        self._health.note_frontier(
+            pipeline.noted.frontier_lsn,
+            tracker.pending_count + behind,
+            now,
+            done=0 if behind else tracker.done_count,
+        )
         self._count()
 
     def leave(self) -> None:

@@ -11,7 +11,7 @@ import structlog
 
 from penstock.capture.gauges import Gauges
 from penstock.capture.pipeline import Pipeline
-from penstock.capture.slot_memory import Discovery, Finding, SlotMemory, compare
+from penstock.capture.slot_memory import Discovery, Finding, SlotMemory, compare, latest
 from penstock.clock import awake_or_asleep
 from penstock.errors import SlotInvalid
 from penstock.kinesis.client import RecordSink
@@ -20,7 +20,7 @@ from penstock.ops.health import Fault, Health, Phase
 from penstock.ops.metrics import CaptureMetrics
 from penstock.postgres.catalog import Catalog
 from penstock.postgres.freshness import Freshness
-from penstock.postgres.leader_line import AnotherLeads, LeaderLine
+from penstock.postgres.leader_line import AnotherLeads, EnsuredSlot, LeaderLine
 from penstock.postgres.replication_stream import ReplicationStream
 from penstock.postgres.slot import SlotState, check_slot, describe
 from penstock.postgres.slot_note import NoteStore, SlotNote
@@ -70,8 +70,8 @@ class Leadership:
                 return another
             self._health.enter(Phase.PREPARING)
             server = await self._line.identify()
-            slot = await self._ensure_slot(server)
-            note, kept = await self._compare_with_note(server, slot)
+            slot, created = await self._ensure_slot(server)
+            note, kept = await self._compare_with_note(server, slot, created=created)
             stream = await self._line.start_stream(
                 self._settings.wal2json.plugin_options(), on_dropped=self._dropped_by_server
             )
@@ -84,7 +84,7 @@ class Leadership:
         if slot is not None and slot.confirmed_flush_lsn is not None:
             self._memory.saw(await self._line.identify(), slot.confirmed_flush_lsn)
 
-    async def _ensure_slot(self, server: ServerIdentity) -> SlotState:
+    async def _ensure_slot(self, server: ServerIdentity) -> EnsuredSlot:
         slot, created = await self._line.ensure_slot()
         if created:
             self._metrics.slot_creations.inc()
@@ -100,15 +100,16 @@ class Leadership:
             # It is ours, and stood there: whoever drops it and lets us make a new one leaves a gap.
             self._memory.saw(server, slot.start_lsn)
             raise
-        return slot
+        return EnsuredSlot(slot, created)
 
     async def _compare_with_note(
-        self, server: ServerIdentity, slot: SlotState
+        self, server: ServerIdentity, slot: SlotState, *, created: bool
     ) -> tuple[SlotNote, NoteStore | None]:
         """Say what has happened to the slot since somebody led, and begin a note of our own."""
-        keep = self._settings.replication.note
-        store = NoteStore(self._line.connect, slot.name)
-        known = (await store.read() if keep else None) or self._memory.known
+        store = NoteStore(self._line.connect, slot.name, answer_s=self._line.timings.answer_s)
+        known = latest(await store.read(), self._memory.known)
+        if known is None and not created:
+            _log.warning("slot_without_note", slot=slot.name, note="nothing is known of what it was before")
         findings = compare(known, server, slot.start_lsn)
         for finding in findings:
             self._say(finding, slot.name)
@@ -117,7 +118,8 @@ class Leadership:
         if known is not None and not findings:
             note = note._replace(confirmed_lsn=max(known.confirmed_lsn, slot.start_lsn))
         self._memory.saw(server, note.confirmed_lsn)
-        if not keep:
+        if not self._settings.replication.note:
+            await store.forget()
             return note, None
         refused = await store.take_over(note)
         if refused is None:
@@ -140,7 +142,7 @@ class Leadership:
             case Discovery.TIMELINE_SWITCHED:
                 self._metrics.timeline_switches.inc()
                 say = _log.warning
-        if finding.kind is not Discovery.GAP:
+        if finding.kind is not Discovery.GAP or finding.is_of_another_history:
             self._on_new_history()
         say(finding.kind, slot=slot, note=finding.sentence, **finding.fields)
 

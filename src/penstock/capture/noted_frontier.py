@@ -16,6 +16,8 @@ FIRST_IDLE_S: Final = 2.0
 LONGEST_IDLE_S: Final = 600.0
 MUCH_WAL_BYTES: Final = 1 << 20
 _LOOK_EVERY_S: Final = 1.0
+_SHARE: Final = 20.0
+"""Of the time, at most one part in so many goes into writing notes."""
 
 
 class NotePace:
@@ -25,9 +27,11 @@ class NotePace:
     which moves the frontier: an idle database would be kept busy for ever by notes about notes.
 
     1. If records were accepted since the last note, the next one is due after NOTE_EVERY_S.
-    2. If not, only WAL that isn't the note's own is worth one (`own_end` is where WAL stood behind it): at
-       MUCH_WAL_BYTES as soon as by rule 1, else after a pause that doubles from FIRST_IDLE_S to
-       LONGEST_IDLE_S, until records are accepted again.
+    2. If not, MUCH_WAL_BYTES are worth a note as soon; less only if it isn't the note's own WAL (`own_end` is
+       where WAL stood behind it), after a pause that doubles from FIRST_IDLE_S to LONGEST_IDLE_S, until
+       records are accepted again.
+    3. A note that takes long to write is written less often: dead versions of it, which an old slot or
+       transaction keeps from being vacuumed, make each one slower.
     """
 
     def __init__(self, noted_lsn: int) -> None:
@@ -36,6 +40,7 @@ class NotePace:
         self._own_end = noted_lsn
         self._accepted = 0
         self._idle_s = FIRST_IDLE_S
+        self._every_s = NOTE_EVERY_S
 
     @property
     def noted_lsn(self) -> int:
@@ -47,15 +52,20 @@ class NotePace:
         if frontier_lsn <= self._noted_lsn:
             return None
         if accepted != self._accepted:
-            return self._noted_at + NOTE_EVERY_S
+            return self._noted_at + self._every_s
+        if frontier_lsn - self._noted_lsn >= MUCH_WAL_BYTES:
+            return self._noted_at + self._every_s
         if frontier_lsn <= self._own_end:
             return None
-        if frontier_lsn - self._noted_lsn >= MUCH_WAL_BYTES:
-            return self._noted_at + NOTE_EVERY_S
         return self._noted_at + self._idle_s
 
-    def written(self, lsn: int, *, own_end: int, accepted: int, now: float) -> None:
-        """The note now has this LSN; WAL stood at `own_end` behind it."""
+    def is_behind(self, frontier_lsn: int, accepted: int) -> bool:
+        """Whether accepted records wait to be noted."""
+        return frontier_lsn > self._noted_lsn and accepted != self._accepted
+
+    def written(self, lsn: int, *, own_end: int, accepted: int, now: float, took_s: float = 0.0) -> None:
+        """The note now has this LSN, after `took_s`; WAL stood at `own_end` behind it."""
+        self._every_s = max(NOTE_EVERY_S, _SHARE * took_s)
         changed = accepted != self._accepted
         self._idle_s = FIRST_IDLE_S if changed else min(LONGEST_IDLE_S, 2 * self._idle_s)
         self._noted_lsn, self._own_end = lsn, own_end
@@ -90,6 +100,11 @@ class NotedFrontier:
         frontier = self._tracker.frontier_lsn
         return frontier if self._store is None else min(frontier, self._pace.noted_lsn)
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether accepted records wait to be noted."""
+        return self._store is not None and self._pace.is_behind(self._tracker.frontier_lsn, self._accepted())
+
     def moved(self) -> None:
         """The tracker's frontier may have moved."""
         self._wake.set()
@@ -118,6 +133,8 @@ class NotedFrontier:
             lsn, accepted = self._tracker.frontier_lsn, self._accepted()
             if lsn <= self._pace.noted_lsn:
                 return
+            began_at = time.monotonic()
             own_end = await self._store.write(self._note._replace(confirmed_lsn=lsn))
-            self._pace.written(lsn, own_end=own_end, accepted=accepted, now=time.monotonic())
+            now = time.monotonic()
+            self._pace.written(lsn, own_end=own_end, accepted=accepted, now=now, took_s=now - began_at)
         self._on_moved()

@@ -30,6 +30,11 @@ class Finding(NamedTuple):
     fields: Mapping[str, object] = {}
     """The positions in it, for machines."""
 
+    @property
+    def is_of_another_history(self) -> bool:
+        """Whether its two positions are of different timelines."""
+        return self.fields.get("timeline") != self.fields.get("last_known_timeline")
+
 
 def compare(known: SlotNote | None, server: ServerIdentity, start_lsn: int) -> list[Finding]:
     """What has happened since the note was written, if the slot now starts at `start_lsn`.
@@ -73,6 +78,19 @@ def compare(known: SlotNote | None, server: ServerIdentity, start_lsn: int) -> l
         )
     reached = min(known.confirmed_lsn, switch_lsn)
     return [Finding(Discovery.TIMELINE_SWITCHED, switched), *_behind(reached, known, server, start_lsn)]
+
+
+def latest(note: SlotNote | None, memory: SlotNote | None) -> SlotNote | None:
+    """What is known last, of the note and of what this process remembers.
+
+    After a failover the note is as old as the standby's log, and the process may know of more. A process that
+    comes from another server knows where the stream comes from.
+    """
+    if note is None or memory is None:
+        return note or memory
+    if note.system_id != memory.system_id:
+        return memory
+    return max(note, memory, key=lambda known: (known.timeline, known.confirmed_lsn))
 
 
 def _behind(reached: int, known: SlotNote, server: ServerIdentity, start_lsn: int) -> list[Finding]:

@@ -97,6 +97,14 @@ KEYS_IGNORED: Final = Failed(
 )
 
 
+_UNUSABLE_CREDENTIALS: Final = Failed(
+    "CredentialsUnusable",
+    "the AWS credentials can't be sent: one of them holds a line break, or a character that isn't ASCII."
+    " Fix: write the secret without the line break at its end (printf instead of echo)",
+    stream_fault=True,
+)
+
+
 def ignores_keys(summary: Mapping[str, Any]) -> bool:
     """Whether the stream spreads records by itself; it can be switched at any time."""
     return summary.get("RecordDistributionStrategy") == "AUTO"
@@ -207,6 +215,9 @@ class KinesisClient:
         except (HTTPException, OSError) as error:
             what = f"{one_line(error)} ({operation.transport.url})"
             return Failed(type(error).__name__, what, stream_fault=False)
+        except ValueError:
+            # Raised for a header that can't be sent; its text quotes the header, and so a secret.
+            return _UNUSABLE_CREDENTIALS
 
     def _body(self, events: Sequence[ChangeEvent]) -> bytes:
         records = [

@@ -86,7 +86,11 @@ class CredentialKeeper:
         failures = 0
         patience_s = self._patience_s
         while not self._closed.is_set():
-            found = self._look(patience_s)
+            try:
+                found = self._look(patience_s)
+            except RuntimeError as error:
+                # No more threads, for example: the next look may have one.
+                found = Failed("CredentialsRefresh", one_line(error), stream_fault=True)
             if isinstance(found, Held):
                 self._held, self._trouble = found, None
                 failures, patience_s = 0, self._patience_s

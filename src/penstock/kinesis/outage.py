@@ -42,11 +42,11 @@ class OutageClock:
             return False
         return self._has_failed or (oldest_request is not None and now >= oldest_request + self._limit_s)
 
-    def look_again_at(self, now: float, *, oldest_request: float | None) -> float | None:
-        """When the answer may be another one although nothing has happened; None if never."""
+    def look_again_at(self, *, oldest_request: float | None) -> float | None:
+        """From when on `is_out` is true if nothing happens; None if never."""
         due = self._since + self._limit_s
         if not self._has_failed:
             if oldest_request is None:
                 return None
             due = max(due, oldest_request + self._limit_s)
-        return due if due > now else None
+        return due

@@ -141,7 +141,9 @@ class PartitionKeys:
             change = decode_change(payload)
         except Unreadable:
             return self.fallback(wal_start)
-        key = row_key(change, self._known) if self._by_primary_key else None
+        # A truncate names no row and no key: it must not pass for a table whose key is gone.
+        has_row = bool(change.columns or change.identity)
+        key = row_key(change, self._known) if self._by_primary_key and has_row else None
         if key is None:
             return self.fallback(wal_start, change)
         key_columns = self._known[change.schema, change.table]

@@ -191,7 +191,7 @@ class KinesisPublisher:
             if failed is not None and failed.code == KEYS_IGNORED.code:
                 sentence = f"{failed.code}: {failed.message}"
                 self._ending = SinkOutage(sentence)
-                self._health.set_fault(Fault.STREAM, sentence)
+                self._health.set_fault(Fault.SINK, sentence)
                 self._wake.set()
             if complaint := self._sink.complaint():
                 _log.warning("sink_complains", detail=complaint)
@@ -350,7 +350,7 @@ class KinesisPublisher:
     async def _sleep(self, *, until_answered: bool) -> None:
         due = [
             self._plan.wake_at(),
-            self._clock.look_again_at(time.monotonic(), oldest_request=self._oldest_request()),
+            self._clock.look_again_at(oldest_request=self._oldest_request()),
         ]
         wake_at = min((at for at in due if at is not None), default=None)
         if wake_at is None or until_answered:

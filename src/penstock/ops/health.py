@@ -99,6 +99,7 @@ class Health:
         self._pending = 0
         self._headway.begin()
         self.clear_leadership_faults()
+        self.clear_fault(Fault.SLOT)
 
     def stand_by(self) -> None:
         """Another leads: what ailed this process as a leader is over."""

@@ -2,18 +2,20 @@
 
 A slot that somebody drops and creates again looks like ours, and starts behind changes that nobody carried.
 To notice that, what was confirmed has to be known outside the slot and outside the process. It is kept in a
-large object, which any role may make: it needs no table, no owner and no further right, it goes along to
-physical standbys, and logical decoding leaves it out, so the note is in no stream.
+large object, which any role may make: it needs no table and no further right, it goes along to physical
+standbys, and logical decoding leaves it out, so the note is in no stream.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Final, LiteralString, NamedTuple
+from typing import Any, Final, LiteralString, NamedTuple
 
 import psycopg
+import structlog
 from psycopg import AsyncConnection, errors
 from psycopg.sql import SQL, Literal
 
@@ -23,22 +25,35 @@ from penstock.postgres.connection import one_line
 
 _SIZE: Final = 256
 """A note is padded to this size: a shorter one must not leave the end of a longer one behind it."""
+_NOTHING: Final = b"{}".ljust(_SIZE)
 
+# Of several with our label, the one that is ours: others may have made theirs on purpose.
 _FIND: LiteralString = """
 SELECT m.oid FROM pg_catalog.pg_description d
 JOIN pg_catalog.pg_largeobject_metadata m ON m.oid = d.objoid
 WHERE d.classoid = 'pg_catalog.pg_largeobject'::pg_catalog.regclass AND d.objsubid = 0
   AND d.description = %s
-ORDER BY m.oid LIMIT 1
+ORDER BY pg_catalog.pg_get_userbyid(m.lomowner) = current_user DESC, m.oid LIMIT 1
 """
-_READ: LiteralString = "SELECT pg_catalog.lo_get(%s)"
+_READ: LiteralString = "SELECT pg_catalog.lo_get(%s), pg_catalog.pg_current_wal_insert_lsn()::text"
 _CREATE: LiteralString = "SELECT pg_catalog.lo_from_bytea(0, %s)"
 _LABEL: Final = SQL("COMMENT ON LARGE OBJECT {note} IS {label}")
-# Replicas may have roles of their own. There is nothing in it but positions.
-_SHARE: Final = SQL("GRANT SELECT, UPDATE ON LARGE OBJECT {note} TO PUBLIC")
-_WRITE: LiteralString = "SELECT pg_catalog.lo_put(%(note)s, 0, %(content)s)"
-_WRITE_IF_OURS: LiteralString = _WRITE + " WHERE pg_catalog.lo_get(%(note)s) = %(former)s"
-_WHERE_WAL_IS: LiteralString = "SELECT pg_catalog.pg_current_wal_insert_lsn()::text"
+# It doesn't wait for synchronous standbys: their absence is no reason to hold the stream. Nor for locks of
+# others, or holding one itself, for longer than a leadership can stand.
+_BEGIN: LiteralString = """
+BEGIN READ WRITE; SET LOCAL synchronous_commit = 'local'; SET LOCAL lock_timeout = '2s';
+SET LOCAL idle_in_transaction_session_timeout = '2s'
+"""
+# One message to the server: a leader that freezes leaves no transaction open behind it.
+_WRITE: LiteralString = (
+    _BEGIN
+    + """;
+SELECT pg_catalog.lo_put(%(note)s, 0, %(content)s) WHERE pg_catalog.lo_get(%(note)s) = %(former)s;
+COMMIT; SELECT pg_catalog.pg_current_wal_insert_lsn()::text
+"""
+)
+
+_log = structlog.get_logger()
 
 
 class SlotNote(NamedTuple):
@@ -51,88 +66,122 @@ class SlotNote(NamedTuple):
 
 
 class NoteStore:
-    """One slot's note. A leadership opens it, and then is the only one that can write it."""
+    """One slot's note. A leadership reads it, takes it over, and then is the only one that can write it."""
 
-    def __init__(self, connect: Callable[[], Awaitable[AsyncConnection]], slot: str) -> None:
+    def __init__(
+        self, connect: Callable[[], Awaitable[AsyncConnection]], slot: str, *, answer_s: float = 5.0
+    ) -> None:
+        """`answer_s`: how long the server may take; LineLost if it takes longer."""
         self._connect = connect
         self._slot = slot
+        self._answer_s = answer_s
         self._label = f"penstock: how far replication slot {slot} was confirmed"
         self._session: AsyncConnection | None = None
         self._oid: int | None = None
         self._content = b""
-        """What we wrote last."""
+        """What it held when we last read or wrote it."""
 
     async def read(self) -> SlotNote | None:
-        """The note, or None if there is none that can be read."""
-        session = await self._open()
-        row = await (await session.execute(_FIND, (self._label,))).fetchone()
-        if row is None:
-            return None
-        try:
-            found = await (await session.execute(_READ, (row[0],))).fetchone()
-        except (errors.InsufficientPrivilege, errors.UndefinedObject):
-            return None
+        """The note, or None if there is none, or none that can be used; the latter is said."""
+        async with self._answering():
+            session = await self._open()
+            row = await (await session.execute(_FIND, (self._label,))).fetchone()
+            if row is None:
+                return None
+            try:
+                found = await (await session.execute(_READ, (row[0],))).fetchone()
+            except (errors.InsufficientPrivilege, errors.UndefinedObject) as error:
+                self._say_unusable(one_line(error))
+                return None
         assert found is not None, "a SELECT without FROM has a row"
-        self._oid = row[0]
-        return _decode(bytes(found[0]))
+        self._oid, self._content = row[0], bytes(found[0])
+        note = _decode(self._content)
+        if self._content != _NOTHING and (note is None or note.confirmed_lsn > parse_lsn(found[1])):
+            self._say_unusable("it holds something that Penstock never wrote")
+            return None
+        return note
 
     async def take_over(self, note: SlotNote) -> str | None:
-        """Write as the new leader, whoever wrote before; returns why it can't be kept, or None.
+        """Write as the new leader; returns why it can't be kept, or None. LockLost if another one has.
 
         Without a note everything works, but a slot that somebody replaced isn't noticed after a restart.
         """
         content = self._encode(note)
         try:
-            async with self._transaction() as session:
+            async with self._answering():
                 if self._oid is None:
-                    self._oid = await self._create(session, content)
+                    await self._create(content)
                 else:
-                    await session.execute(_WRITE, {"note": self._oid, "content": content})
+                    await self._replace(content)
         except (errors.InsufficientPrivilege, errors.UndefinedObject, errors.ReadOnlySqlTransaction) as error:
             self._oid = None
             return one_line(error)
-        self._content = content
         return None
 
     async def write(self, note: SlotNote) -> int:
         """Replace our own note; returns where the server's WAL is afterwards. LockLost if it isn't ours."""
         content = self._encode(note)
+        async with self._answering():
+            try:
+                return await self._replace(content)
+            except errors.UndefinedObject:
+                # Nothing refers to it, so `vacuumlo` takes it for an orphan.
+                await self._create(content)
+                return note.confirmed_lsn
+
+    async def forget(self) -> None:
+        """Leave no note behind that will be wrong: this leadership keeps none. `read` comes first."""
+        if self._oid is not None and self._content != _NOTHING:
+            async with self._answering():
+                await self._replace(_NOTHING)
+
+    async def _create(self, content: bytes) -> None:
+        session = await self._open()
+        await session.execute(_BEGIN)
+        row = await (await session.execute(_CREATE, (content,))).fetchone()
+        assert row is not None, "a SELECT without FROM has a row"
+        await session.execute(_LABEL.format(note=Literal(row[0]), label=Literal(self._label)))
+        await session.execute("COMMIT")
+        self._oid, self._content = int(row[0]), content
+
+    async def _replace(self, content: bytes) -> int:
+        session = await self._open()
         values = {"note": self._oid, "content": content, "former": self._content}
-        try:
-            async with self._transaction() as session:
-                written = (await session.execute(_WRITE_IF_OURS, values)).rowcount
-            row = await (await session.execute(_WHERE_WAL_IS)).fetchone()
-        except psycopg.Error as error:
-            raise LineLost(f"the slot's note can't be written: {one_line(error)}") from error
+        cursor = await session.execute(_WRITE, values)
+        results = [await cursor.fetchall() async for cursor in cursor.results() if cursor.description]
+        written, where = results
         if not written:
             raise LockLost("another leader has written the slot's note")
         self._content = content
-        assert row is not None, "a SELECT without FROM has a row"
-        return parse_lsn(row[0])
-
-    async def _create(self, session: AsyncConnection, content: bytes) -> int:
-        row = await (await session.execute(_CREATE, (content,))).fetchone()
-        assert row is not None, "a SELECT without FROM has a row"
-        note = Literal(row[0])
-        await session.execute(_LABEL.format(note=note, label=Literal(self._label)))
-        await session.execute(_SHARE.format(note=note))
-        return int(row[0])
+        return parse_lsn(where[0][0])
 
     @asynccontextmanager
-    async def _transaction(self) -> AsyncIterator[AsyncConnection]:
-        """A durable transaction, also where sessions are read-only by default.
-
-        It doesn't wait for synchronous standbys: their absence is no reason to hold the stream.
-        """
-        session = await self._open()
-        await session.execute("BEGIN READ WRITE; SET LOCAL synchronous_commit = 'local'")
+    async def _answering(self) -> AsyncIterator[None]:
+        """Errors that can be answered for pass through, in a session that is usable again."""
         try:
-            yield session
-            await session.execute("COMMIT")
-        except psycopg.Error:
-            if not session.broken:
-                await session.execute("ROLLBACK")
+            async with asyncio.timeout(self._answer_s):
+                try:
+                    yield
+                except psycopg.Error:
+                    if self._session is not None and not self._session.broken:
+                        await self._session.execute("ROLLBACK")
+                    raise
+        except (errors.InsufficientPrivilege, errors.UndefinedObject, errors.ReadOnlySqlTransaction):
             raise
+        except psycopg.Error as error:
+            raise LineLost(f"the slot's note can't be written: {one_line(error)}") from error
+        except TimeoutError:
+            raise LineLost(
+                f"the slot's note can't be written: no answer for {self._answer_s:.0f} s"
+            ) from None
+
+    def _say_unusable(self, why: str) -> None:
+        _log.warning(
+            "slot_note_unusable",
+            slot=self._slot,
+            detail=why,
+            note="whether changes are missing since the slot was last confirmed can't be told",
+        )
 
     async def _open(self) -> AsyncConnection:
         if self._session is None:
@@ -150,9 +199,9 @@ class NoteStore:
 
 
 def _decode(content: bytes) -> SlotNote | None:
-    """A note that somebody else has damaged is none."""
+    """A note that somebody else has damaged, in whatever way, is none."""
     try:
-        fields = json.loads(content)
+        fields: dict[str, Any] = json.loads(content)
         return SlotNote(str(fields["system"]), int(fields["timeline"]), parse_lsn(fields["confirmed"]))
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError):
         return None

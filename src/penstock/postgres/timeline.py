@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from psycopg import AsyncConnection
+from psycopg import AsyncConnection, errors
 
 from penstock.lsn import parse_lsn
 
@@ -26,7 +26,11 @@ async def identify(line: AsyncConnection) -> ServerIdentity:
     system_id, timeline = str(row[0]), int(row[1])
     if timeline == 1:
         return ServerIdentity(system_id, timeline, {})
-    history = await (await line.execute(f"TIMELINE_HISTORY {timeline}")).fetchone()
+    try:
+        history = await (await line.execute(f"TIMELINE_HISTORY {timeline}")).fetchone()
+    except errors.UndefinedFile:
+        # The server itself needs the file no more, and somebody has tidied up.
+        return ServerIdentity(system_id, timeline, {})
     assert history is not None, "TIMELINE_HISTORY has a row"
     content = history[1]
     return ServerIdentity(
