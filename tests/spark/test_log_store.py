@@ -32,13 +32,13 @@ WRITERS = 8
 class Store:
     """The log store itself, on the log of a table that is nothing but a directory."""
 
-    def __init__(self, spark: SparkSession, table: Path) -> None:
+    def __init__(self, spark: SparkSession, table: Path, kind: str = "DurableLogStore") -> None:
         self.log = table / "_delta_log"
         self.log.mkdir(parents=True)
         jvm: Any = spark._jvm
         self._jvm = jvm
         self.conf = jvm.org.apache.hadoop.conf.Configuration()
-        self._store = jvm.penstock.DurableLogStore(self.conf)
+        self._store = getattr(jvm.penstock, kind)(self.conf)
 
     def write(self, name: str, *actions: dict[str, Any], overwrite: bool = False) -> None:
         lines = self._jvm.java.util.ArrayList()
@@ -46,6 +46,18 @@ class Store:
             lines.add(json.dumps(action, separators=(",", ":")))
         path = self._jvm.org.apache.hadoop.fs.Path(f"file:{self.log / name}")
         self._store.write(path, lines.iterator(), overwrite, self.conf)
+
+    def statuses(self, start: str) -> list[Any]:
+        """What a listing has that starts at this name."""
+        path = self._jvm.org.apache.hadoop.fs.Path(f"file:{self.log / start}")
+        found, statuses = self._store.listFrom(path, self.conf), []
+        while found.hasNext():
+            statuses.append(found.next())
+        return statuses
+
+    def listed(self, start: str) -> list[str]:
+        """The names of these files."""
+        return [status.getPath().getName() for status in self.statuses(start)]
 
     def files(self) -> dict[str, str]:
         return {path.name: path.read_text() for path in self.log.iterdir()}
@@ -273,3 +285,36 @@ def test_a_source_that_does_not_compile_is_said(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(CompileFailed, match=r"can't compile the log stores:\n.*S3LogStore\.java', Line 1, "):
         log_store_jar(cache, list(Path(pyspark.__file__).parent.glob("jars/*.jar")))
     assert list(cache.iterdir()) == []
+
+
+def test_a_listing_looks_only_at_what_it_starts_at(started: Started, store: Store) -> None:
+    """Proved by a file that no one can look at: a link to itself."""
+    for version in range(5):
+        store.write(f"{version:020}.json", {"txn": version})
+    (store.log / ".00000000000000000004.crc.crc").touch()
+    (store.log / "_last_checkpoint").write_text("{}")
+    (store.log / f"{1:020}.crc").symlink_to(f"{1:020}.crc")
+
+    assert store.listed(f"{3:020}.") == [f"{3:020}.json", f"{4:020}.json", "_last_checkpoint"]
+    assert store.listed(f"{5:020}.") == ["_last_checkpoint"]
+    with refused("FileSystemException"):
+        store.listed(f"{0:020}.")
+    with refused("FileNotFoundException"):
+        store.listed("none/0")
+
+
+def test_a_listing_has_sizes_times_and_whole_paths(store: Store) -> None:
+    store.write(f"{0:020}.json", {"txn": 0})
+    (status,) = store.statuses(f"{0:020}.")
+    file = store.log / f"{0:020}.json"
+    assert status.getLen() == file.stat().st_size
+    assert status.getModificationTime() == file.stat().st_mtime_ns // 1_000_000
+    assert status.getPath().toUri().toString() == f"file:{file}".replace(" ", "%20")
+
+
+def test_the_store_for_s3_lists_what_it_can_not_start_at(started: Started, tmp_path: Path) -> None:
+    """Without Hadoop's client, or elsewhere than on S3."""
+    store = Store(started.spark, tmp_path / "table", "S3LogStore")
+    for version in range(3):
+        (store.log / f"{version:020}.json").touch()
+    assert store.listed(f"{1:020}.") == [f"{1:020}.json", f"{2:020}.json"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import threading
 import time
@@ -284,6 +285,36 @@ def test_upkeep_comes_though_every_commit_is_made_by_another_process(
 
     # Version 3 is the third of them, and OPTIMIZE makes version 4: the sixth comes with the fifth.
     assert tended == [False, False, True, False, True]
+
+
+def test_upkeep_keeps_of_the_log_what_its_retention_asks_for(
+    spark: SparkSession, table: ShapeTable, open_table: OpenTable, tmp_path: Path
+) -> None:
+    """A file a commit; and nothing that is older than the table's own property and below a checkpoint."""
+    log = tmp_path / "table" / "_delta_log"
+    for place in range(3):
+        table.merge(net(spark, table, Change("insert", 1000 + place, "a", "b")), 200 + place)
+    jvm: Any = spark._jvm
+    jvm.org.apache.spark.sql.delta.DeltaLog.forTable(table._spark._jsparkSession, table.path).checkpoint()
+    for place in range(2):
+        table.merge(net(spark, table, Change("insert", 2000 + place, "a", "b")), 300 + place)
+
+    table.shorten_log()
+
+    names = sorted(path.name for path in log.iterdir())
+    assert [name for name in names if name.endswith(".json")] == [f"{each:020}.json" for each in range(6)]
+    assert [name for name in names if name.endswith(("0.crc", "2.crc"))] == []
+    assert f"{5:020}.crc" in names
+    long_ago = time.time() - 90_000
+    for second, path in enumerate(sorted(log.iterdir())):
+        os.utime(path, (long_ago, long_ago + second))
+
+    open_table().shorten_log()
+
+    kept = sorted(path.name for path in log.iterdir() if path.name.endswith((".json", ".parquet")))
+    assert kept == [f"{3:020}.checkpoint.parquet", *[f"{each:020}.json" for each in (3, 4, 5)]]
+    assert open_table().read_offset() == 301
+    assert contents(open_table().rows()) == in_deltalake(tmp_path)
 
 
 def test_small_files_are_put_together_but_not_into_one(

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from delta.exceptions import (
@@ -45,6 +45,7 @@ from penstock.errors import PenstockError
 from penstock.spark.apply import DELETE, NetChanges
 from penstock.spark.decode import ACTION, LayoutChanged
 from penstock.spark.decode import Column as TableColumn
+from penstock.spark.delta_log import DeltaLog
 from penstock.spark.log_store import EXPECTED_VERSION, REFUSED
 from penstock.spark.names import quote
 from penstock.spark.session import StorageFailed, plain_errors
@@ -56,6 +57,8 @@ PROPERTIES: Final = MappingProxyType(
         "delta.feature.timestampNtz": "supported",
         "delta.checkpointInterval": "100",
         "delta.logRetentionDuration": "interval 1 days",
+        # Upkeep does it. Delta would list the whole log for it, in the flush that makes a checkpoint.
+        "delta.enableExpiredLogCleanup": "false",
         "delta.deletedFileRetentionDuration": "interval 1 days",
     }
 )
@@ -135,6 +138,7 @@ class ShapeTable:
         self._spark = spark
         self._path = path if urlsplit(path).scheme else str(Path(path).absolute())
         self._app_id = app_id
+        self._log = DeltaLog(spark, self._path)
         self._tended_at: int | None = None
         self._settled: int | None = None
 
@@ -180,7 +184,7 @@ class ShapeTable:
         this cost a Spark job.
         """
         with plain_errors(self._path):
-            snapshot = self._snapshot()
+            snapshot = self._log.snapshot()
             version = int(snapshot.version())
             if self._tended_at is None:
                 self._tended_at = max(version, 0)
@@ -272,7 +276,7 @@ class ShapeTable:
         return version
 
     def upkeep(self) -> bool:
-        """Optimize and vacuum, once in UPKEEP_COMMITS commits; whether it was time. Costs nothing if not.
+        """Optimize, vacuum and shorten the log, once in UPKEEP_COMMITS commits; whether it was time.
 
         Each multiple of UPKEEP_COMMITS is a time, and whoever's commit passes it has to do it. One that fails
         is left to the next time.
@@ -282,6 +286,7 @@ class ShapeTable:
         if due:
             self.optimize()
             self.vacuum()
+            self.shorten_log()
             # Theirs are commits too.
             self._tended_at = self._version()
         return due
@@ -289,7 +294,7 @@ class ShapeTable:
     def optimize(self) -> None:
         """Put small files together, into no fewer than a flush needs to rewrite little. The offset stays."""
         with self._explaining():
-            share = int(self._snapshot().sizeInBytes()) // _LEAST_FILES
+            share = int(self._log.snapshot().sizeInBytes()) // _LEAST_FILES
             size = min(max(share, _SMALLEST_FILE), _LARGEST_FILE)
             self._spark.conf.set(_OPTIMIZED_SIZE, str(size))
             self._spark.conf.set(_SMALL_SIZE, str(size // 2))
@@ -300,16 +305,14 @@ class ShapeTable:
         with self._explaining():
             DeltaTable.forPath(self._spark, self._path).vacuum()
 
+    def shorten_log(self) -> None:
+        """Delete what the log holds of older versions than the table's properties ask for."""
+        with self._explaining():
+            self._log.shorten()
+
     def _version(self) -> int:
         with plain_errors(self._path):
-            return int(self._snapshot().version())
-
-    def _snapshot(self) -> Any:
-        """The table's newest state, as Delta has it; its version is -1 if there is no table."""
-        jvm: Any = self._spark._jvm
-        delta_log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._spark._jsparkSession, self._path)
-        nothing = getattr(delta_log, "update$default$2")()
-        return delta_log.update(False, nothing, nothing)
+            return self._log.version()
 
     def _position(self, app_id: str, version: int) -> Position | None:
         timeline = app_id.removeprefix(self._app_id.prefix)

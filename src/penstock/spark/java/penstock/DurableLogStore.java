@@ -5,6 +5,7 @@ import com.fasterxml.jackson.databind.ObjectMapper;
 import io.delta.storage.HadoopFileSystemLogStore;
 import java.io.BufferedWriter;
 import java.io.File;
+import java.io.FileNotFoundException;
 import java.io.FileOutputStream;
 import java.io.IOException;
 import java.io.OutputStreamWriter;
@@ -13,14 +14,22 @@ import java.nio.channels.FileChannel;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.CopyOption;
 import java.nio.file.Files;
+import java.nio.file.LinkOption;
+import java.nio.file.NoSuchFileException;
 import java.nio.file.OpenOption;
 import java.nio.file.StandardCopyOption;
 import java.nio.file.StandardOpenOption;
+import java.nio.file.attribute.BasicFileAttributes;
+import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.HashSet;
 import java.util.Iterator;
+import java.util.List;
 import java.util.Set;
 import java.util.UUID;
 import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.FileStatus;
+import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
 
 /**
@@ -31,6 +40,8 @@ import org.apache.hadoop.fs.Path;
  * 1. The data files that a commit adds are on disk before the commit is.
  * 2. A commit appears whole, by a hard link, which can't replace another. It is on disk when `write` returns.
  * 3. A MERGE that was made from another version than its writer expects (EXPECTED) is refused.
+ * 4. Only files at or behind the name that a listing starts at are looked at. Hadoop's own looks at each file of
+ *    the directory, with several system calls, before any is left out: seconds where the log is long.
  *
  * Compiled by Janino, which Spark brings along and which knows no lambdas and erases type parameters.
  */
@@ -75,6 +86,43 @@ public class DurableLogStore extends HadoopFileSystemLogStore {
             sync(table);
             sync(table.getParentFile());
         }
+    }
+
+    public Iterator<FileStatus> listFrom(Path path, Configuration hadoopConf) throws IOException {
+        FileSystem files = path.getFileSystem(hadoopConf);
+        Path parent = files.makeQualified(path.getParent());
+        File directory = new File(parent.toUri().getPath());
+        String[] names = directory.list();
+        if (names == null) {
+            throw new FileNotFoundException("No such file or directory: " + parent);
+        }
+        Arrays.sort(names);
+        List<FileStatus> found = new ArrayList<FileStatus>();
+        int first = Arrays.binarySearch(names, path.getName());
+        for (int place = first < 0 ? -first - 1 : first; place < names.length; place++) {
+            FileStatus status = status(directory, parent, names[place], files.getDefaultBlockSize(parent));
+            if (status != null) {
+                found.add(status);
+            }
+        }
+        return found.iterator();
+    }
+
+    /** What Delta asks of a file; null if it is gone meanwhile, or is one of Hadoop's own, which it hides. */
+    private static FileStatus status(File directory, Path parent, String name, long blockSize)
+            throws IOException {
+        if (name.startsWith(".") && name.endsWith(".crc")) {
+            return null;
+        }
+        BasicFileAttributes seen;
+        try {
+            seen = (BasicFileAttributes) Files.readAttributes(
+                new File(directory, name).toPath(), BasicFileAttributes.class, new LinkOption[0]);
+        } catch (NoSuchFileException gone) {
+            return null;
+        }
+        return new FileStatus(seen.size(), seen.isDirectory(), 1, blockSize, seen.lastModifiedTime().toMillis(),
+            new Path(parent, new Path(null, null, name)));
     }
 
     /** Delta asks for its checkpoints, which it writes past us: as temporary files, to be renamed, if this is true. */
@@ -145,10 +193,10 @@ public class DurableLogStore extends HadoopFileSystemLogStore {
     private static void syncCheckpoint(File directory, File pointer) throws IOException {
         long version = JSON.readTree(pointer).get("version").asLong();
         String prefix = String.format("%020d.checkpoint", new Object[] {Long.valueOf(version)});
-        File[] files = directory.listFiles();
-        for (int place = 0; place < files.length; place++) {
-            if (files[place].getName().startsWith(prefix) || files[place].getName().startsWith("." + prefix)) {
-                sync(files[place]);
+        String[] names = directory.list();
+        for (int place = 0; place < names.length; place++) {
+            if (names[place].startsWith(prefix) || names[place].startsWith("." + prefix)) {
+                sync(new File(directory, names[place]));
             }
         }
     }

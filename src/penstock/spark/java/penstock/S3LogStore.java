@@ -2,13 +2,18 @@ package penstock;
 
 import io.delta.storage.HadoopFileSystemLogStore;
 import java.io.ByteArrayOutputStream;
+import java.io.FileNotFoundException;
 import java.io.IOException;
+import java.lang.reflect.InvocationTargetException;
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
 import java.util.Iterator;
+import java.util.List;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FSDataOutputStream;
 import org.apache.hadoop.fs.FSDataOutputStreamBuilder;
 import org.apache.hadoop.fs.FileAlreadyExistsException;
+import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
 
@@ -18,6 +23,8 @@ import org.apache.hadoop.fs.Path;
  *
  * 1. A commit is one PUT with `If-None-Match: *`: whole, durable when `write` returns, and never over another.
  * 2. A MERGE that was made from another version than its writer expects is refused, as in DurableLogStore.
+ * 3. A listing starts at the name that is asked for (S3's `start-after`): a page has 1,000 names, and a day of
+ *    commits has many.
  *
  * A PUT whose answer is lost is repeated by the client, and then finds its own commit there. That is reported like
  * another's: who reads the table afterwards sees that it has the offset already.
@@ -54,6 +61,45 @@ public class S3LogStore extends HadoopFileSystemLogStore {
                 throw new java.nio.file.FileAlreadyExistsException(path.toString());
             }
             throw error;
+        }
+    }
+
+    public Iterator<FileStatus> listFrom(Path path, Configuration hadoopConf) throws IOException {
+        FileSystem files = path.getFileSystem(hadoopConf);
+        Path from = files.makeQualified(path);
+        FileStatus[] seen = startingAt(files, from);
+        if (seen == null) {
+            return super.listFrom(path, hadoopConf);
+        }
+        // What lies deeper is listed too.
+        List<FileStatus> found = new ArrayList<FileStatus>();
+        for (int place = 0; place < seen.length; place++) {
+            if (seen[place].getPath().getParent().equals(from.getParent())) {
+                found.add(seen[place]);
+            }
+        }
+        if (found.isEmpty() && !files.exists(from.getParent())) {
+            throw new FileNotFoundException("No such file or directory: " + from.getParent());
+        }
+        return found.iterator();
+    }
+
+    /** Delta's own use of `start-after`, by name: it can't be compiled against without the S3A client. */
+    private static FileStatus[] startingAt(FileSystem files, Path from) throws IOException {
+        try {
+            Class[] kinds = new Class[] {FileSystem.class, Path.class, Path.class};
+            Object[] arguments = new Object[] {files, from, from.getParent()};
+            return (FileStatus[]) Class.forName("io.delta.storage.internal.S3LogStoreUtil")
+                .getMethod("s3ListFromArray", kinds).invoke(null, arguments);
+        } catch (InvocationTargetException failed) {
+            if (failed.getCause() instanceof IOException) {
+                throw (IOException) failed.getCause();
+            }
+            return null;
+        } catch (ReflectiveOperationException anotherDelta) {
+            return null;
+        } catch (LinkageError anotherClient) {
+            return null;
         }
     }
 

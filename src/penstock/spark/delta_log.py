@@ -1,0 +1,88 @@
+"""A table's Delta log, as Delta's own Java reads it, and how it is kept short.
+
+Delta cleans its log once a day, behind the checkpoint of a flush that then lists all of it; and it writes two
+small files beside each commit that nobody reads once there is a newer one. So upkeep does both: `shorten`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+# Delta's checksum of a version, and Hadoop's of that file.
+_CHECKSUM: Final = re.compile(r"\.?([0-9]{20})\.crc(?:\.crc)?")
+
+Actions = list[dict[str, Any]]
+"""What a commit does, as the log has it; decimals are left as they are written."""
+
+
+class DeltaLog:
+    """The log of the table at `path`, read through `spark`. Everything blocks."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        self._spark = spark
+        self._path = path
+
+    def snapshot(self) -> Any:
+        """The table's newest state, as Delta has it; its version is -1 if there is no table."""
+        log = self._log()
+        nothing = _none(log)
+        return log.update(False, nothing, nothing)
+
+    def version(self) -> int:
+        """The table's newest version; -1 if there is no table."""
+        return int(self.snapshot().version())
+
+    def commit(self, version: int) -> Actions | None:
+        """What a version's commit does; None if the log has it no more."""
+        log = self._log()
+        name = self._jvm.org.apache.spark.sql.delta.util.FileNames.unsafeDeltaFile(log.logPath(), version)
+        try:
+            text = log.store().read(name, log.newDeltaHadoopConf()).mkString("\n")
+        except Py4JJavaError as error:
+            if "FileNotFoundException" in str(error.java_exception):
+                return None
+            raise
+        return [json.loads(line, parse_float=str) for line in text.splitlines() if line]
+
+    def shorten(self) -> None:
+        """Delete commits older than the table's `delta.logRetentionDuration`, by Delta's own rules.
+
+        They keep whatever a reader of the oldest version that stays needs. Checksums below the last
+        checkpoint go at once.
+        """
+        log, snapshot = self._log(), self.snapshot()
+        minute = self._jvm.org.apache.spark.sql.delta.TruncationGranularity.MINUTE()
+        log.cleanUpExpiredLogs(snapshot, _none(log), _none(log), minute)
+        if not urlsplit(self._path).scheme:
+            last = int(snapshot.logSegment().checkpointProvider().version())
+            _delete_checksums(Path(self._path, "_delta_log"), last)
+
+    @property
+    def _jvm(self) -> Any:
+        return self._spark._jvm
+
+    def _log(self) -> Any:
+        session = self._spark._jsparkSession
+        return self._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session, self._path)
+
+
+def _delete_checksums(directory: Path, below: int) -> None:
+    for name in os.listdir(directory):
+        found = _CHECKSUM.fullmatch(name)
+        if found is not None and int(found[1]) < below:
+            with suppress(FileNotFoundError):
+                (directory / name).unlink()
+
+
+def _none(log: Any) -> Any:
+    """Scala's word for an argument that is left out."""
+    return getattr(log, "update$default$2")()
