@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,3 +64,26 @@ def test_spark_logs_no_values(spark: SparkSession, capfd: pytest.CaptureFixture[
 
     said = capfd.readouterr()
     assert "hunter2" not in said.out + said.err
+
+
+_REJECTED = """
+import os
+from penstock.spark.session import SparkFailed, open_session
+try:
+    open_session("local[1]", "rejected", {"spark.driver.port": "none"})
+except SparkFailed as error:
+    print(error)
+    print(os.environ["PYSPARK_PYTHON"])
+"""
+
+
+def test_an_application_that_is_rejected_is_one_line_and_the_operators_python_stays() -> None:
+    environ = {**os.environ, "PYSPARK_PYTHON": "/opt/theirs/bin/python"}
+    done = subprocess.run(
+        [sys.executable, "-c", _REJECTED], env=environ, capture_output=True, text=True, check=True
+    )
+
+    said, python = done.stdout.splitlines()
+    assert said.startswith("Spark did not start with master local[1]: ")
+    assert "spark.driver.port" in said
+    assert python == "/opt/theirs/bin/python"

@@ -237,6 +237,8 @@ BAD_FILES = [
         ['storage is 1, not text. Fix: write storage = "./lake" above the first [[shape]]'],
     ),
     ('storage = ""\n' + SHAPE, [f"storage is ''. {STORAGE_FIX}"]),
+    ('storage = "dbfs:/lake"\n' + SHAPE, [f"storage is 'dbfs:/lake'. {STORAGE_FIX}"]),
+    ('storage = "file:/lake"\n' + SHAPE, [f"storage is 'file:/lake'. {STORAGE_FIX}"]),
     ('storage = "~/lake"\n' + SHAPE, [f"storage is '~/lake'. {STORAGE_FIX}"]),
     ('storage = "a\\u0000"\n' + SHAPE, [f"storage is 'a\\x00'. {STORAGE_FIX}"]),
     ('storage = "s3a://b/\\u0000"\n' + SHAPE, [f"storage is 's3a://b/\\x00'. {STORAGE_FIX}"]),

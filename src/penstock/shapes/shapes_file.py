@@ -25,6 +25,8 @@ FLUSH_INTERVAL_MS: Final = (10, 86_400_000)
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _NAME_RULE: Final = "use 1 to 63 of a-z, 0-9 and _, beginning with a letter"
 _S3A: Final = re.compile(r"s3a://[a-z0-9][a-z0-9.-]*(/.*)?")
+# Spark knows more of these than we do, and one slash is enough for it: `dbfs:/lake`.
+_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _STORAGE_RULE: Final = "name a directory or s3a://bucket/path, without credentials"
 _LONGEST_SHOWN: Final = 100
 
@@ -139,7 +141,7 @@ def _storage(top: _Section, directory: Path) -> str:
         return ""
     if _S3A.fullmatch(storage) and storage.isprintable():
         return storage.rstrip("/")
-    if not storage or "://" in storage or storage.startswith("~") or not storage.isprintable():
+    if not storage or _URL.match(storage) or storage.startswith("~") or not storage.isprintable():
         top.refuse(f"storage is {_shown(storage)}", _STORAGE_RULE)
         return ""
     return str(directory / storage)

@@ -78,8 +78,9 @@ def open_session(
     fetched, CompileFailed if our log stores can't be compiled, SparkFailed if Spark doesn't start.
     """
     with _START:
-        # The workers must be this Python: another lacks our packages, or doesn't answer within Spark's 10 s.
-        os.environ["PYSPARK_PYTHON"] = sys.executable
+        # Without one the workers are whatever `python3` is: it may lack our packages, or not answer within
+        # Spark's 10 s. On a cluster the operator knows where the right one is.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         _hush_loggers()
         conf = SparkConf(loadDefaults=False)
         settings = session_conf(master, app_name, jars_for_spark(cache_directory()))
@@ -88,8 +89,8 @@ def open_session(
             if SparkContext._gateway is None:
                 SparkContext._ensure_initialized(gateway=_launch(conf), conf=conf)
             return SparkSession.builder.config(conf=conf).getOrCreate()
-        except (PySparkException, OSError) as error:
-            raise SparkFailed(f"Spark did not start with master {master}: {error}") from error
+        except (PySparkException, Py4JError, OSError) as error:
+            raise SparkFailed(f"Spark did not start with master {master}: {_one_line(str(error))}") from error
 
 
 def shape_session(spark: SparkSession) -> SparkSession:
@@ -152,10 +153,15 @@ def plain_error(path: str, text: str) -> PenstockError:
             f"{path}: a value does not fit what is done with it ({of_a_value[1]}). Fix: if the shape has a"
             " where, let it compare values of one type"
         )
+    return SparkError(f"{path}: {_one_line(text)}")
+
+
+def _one_line(text: str) -> str:
+    """What an error of Spark's says, without where in Java."""
     lines = [line.strip(": ") for line in text.splitlines() if line.strip(": ")]
     if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
         del lines[0]
-    return SparkError(f"{path}: {''.join(lines[:1])[:_LINE_LENGTH]}")
+    return "".join(lines[:1])[:_LINE_LENGTH]
 
 
 def _kinds(kind: type[PenstockError]) -> dict[str, type[PenstockError]]:
