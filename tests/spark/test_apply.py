@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from penstock.log_offset import LogOffset
-from penstock.spark.apply import KeyRange, fold, survey, survey_here
+from penstock.spark.apply import fold, survey, survey_here
+from penstock.spark.key_ranges import KeyRange
 from tests.spark.batches import (
     COLUMNS,
     FAR,
@@ -83,7 +86,7 @@ def test_a_batch_without_absent_columns(spark: SparkSession) -> None:
     changes = far_apart([case for case in CASES.values() if not any(change.absent for change in case)])
     table = repeated(TABLE, len(CASES))
 
-    assert not survey(frame(spark, changes), KEY).partial
+    assert not survey(frame(spark, changes), KEY).absent
     assert folded(spark, table, changes) == apply_one_by_one(table, changes)
 
 
@@ -123,11 +126,14 @@ def test_a_survey_tells_what_a_batch_needs(spark: SparkSession) -> None:
 
     surveyed = survey(frame(spark, changes), KEY)
 
-    assert survey_here(frame(spark, changes).toArrow(), KEY) == surveyed
+    here = survey_here(frame(spark, changes).toArrow(), KEY)
+    assert replace(here, key_ranges=surveyed.key_ranges) == surveyed
+    assert here.key_ranges == (KeyRange("id", 2, 2), KeyRange("id", 4, 4))
     assert surveyed.count == 4
     assert surveyed.truncated_at == LogOffset(3, 0)
-    assert surveyed.partial
+    assert surveyed.absent == ("b",)
     assert not surveyed.linked
+    assert not surveyed.only_inserts
     assert surveyed.key_ranges == (KeyRange("id", 2, 4),)
 
 
@@ -143,14 +149,35 @@ def test_a_merge_looks_for_keys_within_the_batchs_range_only(spark: SparkSession
     assert ">=" not in whole, "a truncated table is read whole anyway"
 
 
+def test_inserts_alone_are_told_from_the_rest(spark: SparkSession) -> None:
+    inserts = [Change("insert", 1, "a", "b"), Change("insert", 2, "a", None, ("b",))]
+    for changes, alone in (
+        (inserts, True),
+        ([*inserts, Change("update", 3, "a", "b")], False),
+        ([*inserts, Change("update", 4, "a", "b", (), 3)], False),
+        ([*inserts, Change("truncate")], False),
+    ):
+        assert survey(frame(spark, changes), KEY).only_inserts is alone
+        assert survey_here(frame(spark, changes).toArrow(), KEY).only_inserts is alone
+
+
+def test_only_columns_that_a_change_lacks_cost_more(spark: SparkSession) -> None:
+    batch = frame(spark, [Change("update", 1, "x", None, ("b",)), Change("update", 2, "x", "y")])
+
+    net = fold(batch, survey(batch, KEY), KEY, COLUMNS)
+
+    assert "array_contains" in str(net.updates["b"])
+    assert "array_contains" not in str(net.updates["a"])
+
+
 def test_a_survey_of_nothing(spark: SparkSession) -> None:
     surveyed = survey(frame(spark, []), KEY)
 
     assert survey_here(frame(spark, []).toArrow(), KEY) == surveyed
-    assert (surveyed.count, surveyed.truncated_at, surveyed.partial, surveyed.linked) == (
+    assert (surveyed.count, surveyed.truncated_at, surveyed.absent, surveyed.linked) == (
         0,
         None,
-        False,
+        (),
         False,
     )
     assert surveyed.key_ranges == ()

@@ -15,9 +15,11 @@ from pyspark.sql import SparkSession
 
 from penstock.spark import changes as changes_module
 from penstock.spark import flush as flush_module
+from penstock.spark.data_files import DataFile
 from penstock.spark.decode import Column, DecodeError, LayoutChanged
-from penstock.spark.flush import Flushed, flush
-from penstock.spark.table import AppId, ShapeTable, TableConflict
+from penstock.spark.flush import Flushed, flush, settings_for
+from penstock.spark.foreign_commits import TableConflict
+from penstock.spark.table import AppId, ShapeTable
 from tests.spark.batches import arrow_frame
 from tests.spark.test_changes import TRUNCATE, delete, insert, layout, update, write_log
 
@@ -270,3 +272,26 @@ def test_an_added_column_that_is_stored_as_another_is_refused(
 ) -> None:
     with pytest.raises(LayoutChanged, match=r"a \(string\) is stored already: snapshot it again"):
         flush(spark, table, NARROW, [], 100, [column])
+
+
+@pytest.mark.parametrize(
+    ("files", "changes", "partitions", "compiled"),
+    [
+        ([], 1, "1", False),
+        ([(500_000, 35_000)], 1, "1", False),
+        ([(500_000, 35_000)] * 9, 1, "1", True),
+        ([(43 << 20, 3_000_000)], 1, None, True),
+        ([(43 << 20, None)], 1, None, True),
+        ([], 200_000, "1", True),
+    ],
+)
+def test_what_is_to_be_rewritten_decides_how(
+    files: list[tuple[int, int | None]], changes: int, partitions: str | None, compiled: bool
+) -> None:
+    touched = [DataFile(str(place), size, rows, {}) for place, (size, rows) in enumerate(files)]
+
+    settings = settings_for(touched, changes)
+
+    assert settings["spark.sql.files.maxRecordsPerFile"] == "35000"
+    assert settings.get("spark.sql.shuffle.partitions") == partitions
+    assert settings.get("spark.sql.codegen.wholeStage", "true") == str(compiled).lower()

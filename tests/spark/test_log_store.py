@@ -19,9 +19,10 @@ from pyspark.sql import SparkSession
 from penstock.spark import log_store
 from penstock.spark import table as table_module
 from penstock.spark.apply import NetChanges
+from penstock.spark.foreign_commits import TableConflict
 from penstock.spark.log_store import EXPECTED_VERSION, CompileFailed, log_store_jar
 from penstock.spark.session import StorageFailed, shape_session
-from penstock.spark.table import AppId, ShapeTable, TableConflict
+from penstock.spark.table import AppId, ShapeTable
 from tests.spark.batches import KEY, Change, contents, net, table_frame
 from tests.spark.conftest import Started
 

@@ -50,6 +50,27 @@ def test_all_that_is_there_is_in_the_table(site: ShapesSite, once: Once) -> None
     assert site.confirmed_lsn() >= before
 
 
+def test_what_others_did_to_the_rows_meanwhile_is_noticed(
+    site: ShapesSite, once: Once, started: Started
+) -> None:
+    """RESTORE leaves our transaction as it is."""
+    assert once() == 0
+    site.sql("UPDATE t SET n = 1 WHERE id < 4")
+    assert once() == 0
+    table = f"delta.`{site.table('t')}`"
+    started.spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('theirs' = 'x')")
+    started.spark.sql(f"RESTORE TABLE {table} TO VERSION AS OF 0")
+    site.sql("UPDATE t SET n = 2 WHERE id = 9")
+
+    with capture_logs() as said:
+        assert once() == 0
+
+    site.assert_equal("t", ["id", "n"], "SELECT id, n FROM t")
+    (found,) = [line for line in said if line["event"] == "foreign_commit"]
+    assert found["log_level"] == "error"
+    assert "RESTORE" in found["detail"]
+
+
 def test_another_leads(site: ShapesSite, once: Once) -> None:
     with (
         psycopg.connect(site.postgres.conninfo(site.database), autocommit=True) as session,

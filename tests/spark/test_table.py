@@ -21,10 +21,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from penstock.spark import rearrange
 from penstock.spark import table as table_module
-from penstock.spark.apply import NetChanges
+from penstock.spark.apply import NetChanges, fold, survey_here
+from penstock.spark.foreign_commits import ForeignCommit, TableConflict
 from penstock.spark.session import SparkError, StorageFailed, plain_error, shape_session
-from penstock.spark.table import AppId, OffsetRefused, Position, ShapeTable, TableConflict, properties
+from penstock.spark.table import AppId, OffsetRefused, Position, ShapeTable
+from penstock.spark.table_properties import properties
 from tests.spark.batches import (
     COLUMNS,
     KEY,
@@ -32,6 +35,7 @@ from tests.spark.batches import (
     Table,
     apply_one_by_one,
     contents,
+    frame,
     net,
     table_frame,
 )
@@ -317,20 +321,152 @@ def test_upkeep_keeps_of_the_log_what_its_retention_asks_for(
     assert contents(open_table().rows()) == in_deltalake(tmp_path)
 
 
-def test_small_files_are_put_together_but_not_into_one(
-    spark: SparkSession, open_table: OpenTable, monkeypatch: pytest.MonkeyPatch
+def test_upkeep_splits_large_files_and_puts_small_ones_together(
+    spark: SparkSession, open_table: OpenTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A flush rewrites each file that holds one of its keys."""
-    monkeypatch.setattr(table_module, "_SMALLEST_FILE", 1)
+    """A flush rewrites each file that holds one of its keys, and reads each that may."""
+    monkeypatch.setattr(rearrange, "FILE_ROWS", 1000)
     table = open_table()
-    rows = spark.range(0, 20_000, numPartitions=80).selectExpr("cast(id as int) id", "uuid() a", "uuid() b")
-    table.overwrite_from(rows, 100, KEY)
-    assert len(table.rows().inputFiles()) == 80
+    shuffled = "cast(pmod(id * 7919, 20000) as int) id"
+    large = spark.range(0, 12_000, numPartitions=1).selectExpr(shuffled, "uuid() a", "uuid() b")
+    small = spark.range(12_000, 20_000, numPartitions=80).selectExpr(shuffled, "uuid() a", "uuid() b")
+    table.overwrite_from(large.union(small), 100, KEY)
+    assert len(table.rows().inputFiles()) == 81
+    before = contents(table.rows())
 
     table.optimize()
 
-    assert 15 <= len(table.rows().inputFiles()) <= 40
-    assert table.rows().count() == 20_000
+    files = table.files(KEY).all()
+    assert len(files) == 20
+    assert all(800 <= (file.rows or 0) <= 1200 for file in files)
+    assert [len(table.files(KEY).touched({"id": [(key, key)]})) for key in (5, 9000, 19_990)] == [1, 1, 1]
+    assert contents(open_table().rows()) == in_deltalake(tmp_path) == before
+    assert table.read_offset() == 100
+    *_, last = commits(tmp_path)
+    assert {
+        action[kind]["dataChange"] for action in last for kind in ("add", "remove") if kind in action
+    } == {False}
+    table.optimize()
+    assert len(commits(tmp_path)) == 2, "it is well now"
+
+
+FOREIGN = (
+    "DELETE FROM {} WHERE id = 1",
+    "RESTORE TABLE {} TO VERSION AS OF 0",
+    "ALTER TABLE {} ADD COLUMNS (c INT)",
+)
+HARMLESS = (
+    "ALTER TABLE {} SET TBLPROPERTIES ('theirs' = 'x', 'delta.logRetentionDuration' = 'interval 8 days')",
+    "ALTER TABLE {} ADD CONSTRAINT positive CHECK (id > 0)",
+    "OPTIMIZE {}",
+)
+
+
+@pytest.mark.parametrize("statement", FOREIGN)
+def test_rows_that_others_have_changed_are_not_built_on(
+    spark: SparkSession, table: ShapeTable, open_table: OpenTable, statement: str
+) -> None:
+    table.merge(net(spark, table, Change("insert", 9, "a9", "b9")), 200)
+    spark.sql(statement.format(f"delta.`{table.path}`"))
+    what = statement.partition(" {}")[0].replace("ALTER TABLE", "ADD COLUMNS").replace(" FROM", "")
+    what = what.replace("RESTORE TABLE", "RESTORE")
+
+    for writer in (table, open_table()):
+        with pytest.raises(ForeignCommit, match=f"{what} by Apache-Spark.* in version 2"):
+            writer.merge(net(spark, table, Change("insert", 10, "a", "b")), 300)
+    assert table.read_offset() == 200
+    assert open_table().overwrite_from(table_frame(spark, ROWS), 300, KEY) == 300
+    assert open_table().merge(net(spark, table, Change("delete", 1)), 400) == 400
+
+
+def test_what_others_do_without_changing_rows_is_built_on_and_stays(
+    spark: SparkSession, table: ShapeTable, open_table: OpenTable, tmp_path: Path
+) -> None:
+    for place in range(3):
+        table.merge(net(spark, table, Change("insert", 10 + place, "a", "b")), 200 + place)
+    for statement in HARMLESS:
+        spark.sql(statement.format(f"delta.`{table.path}`"))
+
+    assert table.merge(net(spark, table, Change("delete", 1)), 300) == 300
+    assert open_table().merge(net(spark, table, Change("delete", 2)), 400) == 400
+    assert contents(table.rows()) == {3: ROWS[3]} | {10 + place: ("a", "b") for place in range(3)}
+    spark.sql(f"ALTER TABLE delta.`{table.path}` SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')")
+    spark.sql(f"ALTER TABLE delta.`{table.path}` ADD CONSTRAINT short CHECK (length(b) < 9)")
+
+    open_table().overwrite_from(table_frame(spark, ROWS).drop("b"), 500, KEY)
+
+    kept = DeltaTable(str(tmp_path / "table")).metadata().configuration
+    assert kept["theirs"] == "x"
+    assert kept["delta.logRetentionDuration"] == "interval 8 days"
+    assert kept["delta.enableChangeDataFeed"] == "true"
+    assert kept["delta.constraints.positive"] == "id > 0"
+    assert "delta.constraints.short" not in kept, "its column is gone"
+    assert kept["delta.dataSkippingStatsColumns"] == "`id`,`a`"
+
+
+def test_new_keys_that_no_file_may_hold_are_appended(
+    spark: SparkSession, table: ShapeTable, open_table: OpenTable, tmp_path: Path
+) -> None:
+    """Proved by files that are gone: whoever looked into them would fail."""
+    new = net(spark, table, Change("insert", 10, "a", "b"), Change("insert", 11, "a", None))
+    between = net(spark, table, Change("insert", 0, "a", "b"), Change("insert", 20, "a", "b"))
+    held_back = net(spark, table, Change("insert", 30, "a", "b"))
+    for file in (tmp_path / "table").glob("*.parquet"):
+        file.rename(file.with_suffix(".gone"))
+
+    assert table.merge(new, 200) == 200
+    assert open_table().merge(new, 200) == 200, "once"
+    with pytest.raises(Exception, match="FILE_NOT_EXIST"):
+        table.merge(between, 300)
+    for file in (tmp_path / "table").glob("*.gone"):
+        file.rename(file.with_suffix(".parquet"))
+    assert table.merge(between, 300) == 300
+
+    assert offsets(tmp_path) == [100, 200, 300]
+    operations = [action["commitInfo"]["operation"] for each in commits(tmp_path) for action in each[:1]]
+    assert operations[1:] == ["WRITE", "MERGE"]
+    assert contents(table.rows()) == ROWS | {
+        0: ("a", "b"),
+        10: ("a", "b"),
+        11: ("a", None),
+        20: ("a", "b"),
+    }
+    state = table.read_state()
+    open_table().merge(net(spark, table, Change("delete", 20)), 350)
+    with pytest.raises(TableConflict):
+        table.merge(held_back, 400, made_from=state.version)
+
+
+def test_an_append_from_another_version_than_expected_is_refused(
+    spark: SparkSession, table: ShapeTable, open_table: OpenTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    appending = ShapeTable._appending
+
+    def after_another(self: ShapeTable, changes: NetChanges, version: int) -> Any:
+        monkeypatch.undo()
+        other = shape_session(spark)
+        open_table().merge(net(other, table, Change("insert", 30, "other", "o")), 150)
+        return appending(self, changes, version)
+
+    mine = net(spark, table, Change("insert", 30, "mine", "m"))
+    monkeypatch.setattr(ShapeTable, "_appending", after_another)
+    with pytest.raises(TableConflict):
+        table.merge(mine, 200)
+    assert contents(table.rows()) == ROWS | {30: ("other", "o")}
+
+
+def test_keys_that_lie_apart_do_not_touch_what_is_between(
+    spark: SparkSession, open_table: OpenTable, tmp_path: Path
+) -> None:
+    table = open_table()
+    rows = table_frame(spark, dict.fromkeys(range(300), ("a", "b"))).repartitionByRange(3, "id")
+    table.overwrite_from(rows, 100, KEY)
+    middle = min(table.files(KEY).touched({"id": [(150, 150)]}))
+    (tmp_path / "table" / middle.path).unlink()
+    batch = frame(spark, [Change("update", 1, "x", "y"), Change("update", 299, "x", "y")])
+    surveyed = survey_here(batch.toArrow(), KEY)
+
+    assert table.merge(fold(batch, surveyed, KEY, COLUMNS, table.rows()), 200) == 200
 
 
 def test_a_new_timeline_may_be_behind_the_old_one(

@@ -34,6 +34,7 @@ from penstock.shapes.table_facts import ColumnFacts, TableFacts
 from penstock.shapes.table_tree import Member, Tree
 from penstock.shapes.work import ShapeStopped, Work
 from penstock.spark.decode import LayoutChanged, RowIncomplete
+from penstock.spark.foreign_commits import ForeignCommit
 
 TABLE = Relation("public", "t")
 OTHER = Relation("public", "other")
@@ -176,6 +177,16 @@ async def test_a_layout_that_is_no_more_means_a_new_snapshot(
             await desk.work.flush("a")
 
     assert desk.anew == [SnapshotAgain("a", str(desk.jobs.flush_error))]
+
+
+async def test_rows_that_others_have_changed_mean_a_new_snapshot_and_are_said(desk: Desk) -> None:
+    desk.jobs.flush_error = ForeignCommit("/lake/a: RESTORE by X changed rows in version 7")
+
+    with capture_logs() as said, pytest.raises(ForeignCommit):
+        await desk.work.flush("a")
+
+    assert desk.anew == [SnapshotAgain("a", str(desk.jobs.flush_error))]
+    assert [line["log_level"] for line in said if line["event"] == "foreign_commit"] == ["error"]
 
 
 async def test_a_change_without_its_row_means_a_new_snapshot(desk: Desk) -> None:

@@ -18,6 +18,8 @@ class TableState(NamedTuple):
     exists: bool
     tx_offset: int | None
     """The offset of its last commit by us, for this database system; None if it has none."""
+    foreign: str | None = None
+    """What others may have done to its rows since, in words."""
 
 
 class JobDone(NamedTuple):

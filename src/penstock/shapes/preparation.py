@@ -111,11 +111,14 @@ class Preparation:
         if slot is not None:
             check_slot(slot, self._plugin)
         registry = await asyncio.to_thread(self._store.read)
-        facts, offsets = await self._line.kept_awake(self._look(jobs))
+        facts, offsets, foreign = await self._line.kept_awake(self._look(jobs))
         registry = self._judged(registry, facts)
         if registry is not None:
             for shape in resnapshot & registry.shapes.keys():
                 registry = registry.awaiting(shape, "--resnapshot asked for it")
+            for shape in foreign.keys() & registry.shapes.keys():
+                _log.error("foreign_commit", shape=shape, detail=foreign[shape])
+                registry = registry.awaiting(shape, foreign[shape])
         flush_lsn = await flushed_lsn(await self._line.connect())
         decision = self._decide(registry, identity, slot, offsets, flush_lsn)
         assert decision.registry is not None, "nothing is refused"
@@ -125,7 +128,7 @@ class Preparation:
 
     async def _look(
         self, jobs: ShapeJobs
-    ) -> tuple[Mapping[Relation, TableFacts], Mapping[str, LogOffset | None]]:
+    ) -> tuple[Mapping[Relation, TableFacts], Mapping[str, LogOffset | None], Mapping[str, str]]:
         shapes = self._file.shapes
         facts = await self._catalog.facts({Relation(*shape.table) for shape in shapes})
         states = await asyncio.gather(*(self._threads.run(jobs.state, shape) for shape in shapes))
@@ -134,7 +137,12 @@ class Preparation:
             for shape, state in zip(shapes, states, strict=True)
             if state.exists
         }
-        return facts, offsets
+        foreign = {
+            shape.name: state.foreign
+            for shape, state in zip(shapes, states, strict=True)
+            if state.foreign is not None
+        }
+        return facts, offsets, foreign
 
     def _judged(self, registry: Registry | None, facts: Mapping[Relation, TableFacts]) -> Registry | None:
         """Shapes that can't work as their tables are now are parked; ShapesRefused if they never have."""

@@ -28,6 +28,7 @@ from penstock.shapes.shape_rules import table_problems
 from penstock.shapes.snapshot_again import SnapshotAgain
 from penstock.shapes.table_facts import ColumnFacts, TableFacts
 from penstock.spark.decode import LayoutChanged, RowIncomplete
+from penstock.spark.foreign_commits import ForeignCommit
 
 FLUSH_MAX_BYTES: Final = 256 * 2**20
 """What one flush takes of its own relations' changes, unless a single transaction has more."""
@@ -128,6 +129,10 @@ class Work:
                 if now == facts:
                     raise
             done = await self._threads.run(self._jobs.flush, shape, now, ranges, up_to.tx_offset, added)
+        except ForeignCommit as error:
+            _log.error("foreign_commit", shape=shape.name, detail=str(error))
+            await self._make_anew([SnapshotAgain(shape.name, str(error))])
+            raise
         except (LayoutChanged, RowIncomplete) as error:
             await self._give_up_on(shape.name, error)
             raise

@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Final, NamedTuple
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -41,6 +41,7 @@ from penstock.log_offset import LogOffset
 from penstock.spark.decode import ABSENT, ACTION, OLD_KEY, OP_OFFSET, TX_OFFSET
 from penstock.spark.decode import Column as TableColumn
 from penstock.spark.inheritance import complete_key_changes
+from penstock.spark.key_ranges import KeyRange, ranges_of
 from penstock.spark.names import column_of
 
 DELETE: Final = "delete"
@@ -53,14 +54,6 @@ _WHOLE: Final = "_penstock_whole"
 _RESET: Final = "_penstock_reset"
 
 
-class KeyRange(NamedTuple):
-    """The lowest and the highest value of a key column in a batch."""
-
-    column: str
-    low: object
-    high: object
-
-
 @dataclass(frozen=True)
 class Survey:
     """What one pass over a batch tells."""
@@ -68,11 +61,14 @@ class Survey:
     count: int
     truncated_at: LogOffset | None
     """The last truncate."""
-    partial: bool
-    """Whether a change lacks columns."""
+    absent: tuple[str, ...]
+    """The columns that a change lacks."""
     linked: bool
     """Whether a key change lacks columns."""
     key_ranges: tuple[KeyRange, ...]
+    """What the keys lie in; one range or more a column."""
+    only_inserts: bool = False
+    """Whether there is nothing but inserts, of rows that had no other key before."""
 
 
 @dataclass(frozen=True)
@@ -84,20 +80,34 @@ class NetChanges:
     columns: tuple[str, ...]
     """All of the table's columns, the key's among them."""
     truncated: bool = False
-    partial: bool = False
-    """Whether a row may keep columns of the table."""
+    absent: tuple[str, ...] = ()
+    """The columns that a row may keep as the table has them."""
     key_ranges: tuple[KeyRange, ...] = ()
-    """The bounds of all keys in `rows`."""
+    """What all keys in `rows` lie in; one range or more a column."""
     added: tuple[str, ...] = ()
     """The columns that the table doesn't have yet."""
+    only_inserts: bool = False
+    """Whether nothing but inserts led to `rows`."""
+
+    @property
+    def ranges(self) -> dict[str, list[tuple[Any, Any]]]:
+        """What the keys lie in, by column. None of a truncated table's: it is read whole anyway."""
+        found: dict[str, list[tuple[Any, Any]]] = {}
+        for each in () if self.truncated else self.key_ranges:
+            found.setdefault(each.column, []).append((each.low, each.high))
+        return found
 
     @property
     def condition(self) -> Column:
-        """Equal keys, within the batch's range: Delta then opens only files that may hold one of them."""
+        """Equal keys, within the batch's ranges: Delta then opens only files that may hold one of them."""
         same = [column_of(name, "t") == column_of(name, "s") for name in self.key]
-        # A truncated table is read whole anyway.
-        ranges = () if self.truncated else self.key_ranges
-        within = [column_of(each.column, "t").between(F.lit(each.low), F.lit(each.high)) for each in ranges]
+        within = [
+            reduce(
+                Column.__or__,
+                [column_of(column, "t").between(F.lit(low), F.lit(high)) for low, high in parts],
+            )
+            for column, parts in self.ranges.items()
+        ]
         return reduce(Column.__and__, [*same, *within])
 
     @property
@@ -112,7 +122,7 @@ class NetChanges:
 
     def _updated(self, name: str) -> Column:
         new = column_of(name, "s")
-        if not self.partial or name in self.added:
+        if name not in self.absent or name in self.added:
             return new
         return F.when(F.array_contains(f"s.{ABSENT}", name), column_of(name, "t")).otherwise(new)
 
@@ -124,18 +134,20 @@ def survey(changes: DataFrame, key: Sequence[str]) -> Survey:
     found = changes.agg(
         F.count(F.lit(1)),
         F.max(F.when(F.col(ACTION) == "truncate", _offset())),
-        F.coalesce(F.bool_or(absent), F.lit(False)),
+        F.array_sort(F.array_distinct(F.flatten(F.collect_set(ABSENT)))),
         F.coalesce(F.bool_or(absent & F.col(OLD_KEY).isNotNull()), F.lit(False)),
+        F.coalesce(F.bool_and((F.col(ACTION) == "insert") & F.col(OLD_KEY).isNull()), F.lit(False)),
         *[bound(column_of(name)) for name in ranged for bound in (F.min, F.max)],
     ).collect()[0]
-    count, truncate, partial, linked, *bounds = found
+    count, truncate, absences, linked, only_inserts, *bounds = found
     pairs = zip(ranged, bounds[::2], bounds[1::2], strict=True)
     return Survey(
         count,
         None if truncate is None else LogOffset(*truncate),
-        partial,
+        tuple(absences),
         linked,
         tuple(KeyRange(name, low, high) for name, low, high in pairs if low is not None),
+        only_inserts,
     )
 
 
@@ -145,13 +157,15 @@ def survey_here(changes: pa.Table, key: Sequence[str]) -> Survey:
     truncates = changes.filter(pc.equal(changes[ACTION], "truncate")).select([TX_OFFSET, OP_OFFSET])
     last = max((LogOffset(*row.values()) for row in truncates.to_pylist()), default=None)
     ranged = [name for name in key if _is_ranged(changes.schema.field(name).type)]
-    bounds = [(name, *pc.min_max(changes[name]).as_py().values()) for name in ranged]
+    ranges = [ranges_of(name, sorted(pc.unique(changes[name].drop_null()).to_pylist())) for name in ranged]
+    inserts = pc.and_(pc.equal(changes[ACTION], "insert"), pc.is_null(changes[OLD_KEY]))
     return Survey(
         changes.num_rows,
         last,
-        pc.any(absent, min_count=0).as_py(),
+        tuple(sorted(pc.unique(pc.list_flatten(changes[ABSENT])).to_pylist())),
         pc.any(pc.and_(absent, pc.is_valid(changes[OLD_KEY])), min_count=0).as_py(),
-        tuple(KeyRange(*bound) for bound in bounds if bound[1] is not None),
+        tuple(each for column in ranges for each in column),
+        pc.all(inserts, min_count=1).as_py() or False,
     )
 
 
@@ -180,9 +194,10 @@ def fold(
     names = [name for name in changes.columns if name not in (TX_OFFSET, OP_OFFSET, ACTION, ABSENT, OLD_KEY)]
     if surveyed.linked:
         rows = complete_key_changes(rows, key, names, before)
-    net = _by_column(rows, key, names) if surveyed.partial else _by_row(rows, key, names)
-    if surveyed.partial:
-        net = _with_missing(net, added)
+    if surveyed.absent:
+        net = _with_missing(_by_column(rows, key, names, surveyed.absent), added)
+    else:
+        net = _by_row(rows, key, names)
     if where is not None:
         stays = (F.col(ACTION) == UPSERT) & F.coalesce(F.expr(where), F.lit(False))
         net = net.withColumn(ACTION, F.when(stays, F.lit(UPSERT)).otherwise(F.lit(DELETE)))
@@ -191,9 +206,10 @@ def fold(
         tuple(key),
         tuple(columns),
         truncated=truncated,
-        partial=surveyed.partial,
+        absent=surveyed.absent,
         key_ranges=surveyed.key_ranges,
         added=tuple(column.name for column in added),
+        only_inserts=surveyed.only_inserts,
     )
     if before is None or all(column.missing is None for column in added):
         return folded
@@ -226,7 +242,8 @@ def _with_untouched(net: NetChanges, table: DataFrame) -> NetChanges:
         F.array(*map(F.lit, kept)).cast("array<string>").alias(ABSENT),
         *map(column_of, net.columns),
     )
-    return replace(net, rows=net.rows.unionByName(untouched), partial=True, key_ranges=())
+    rows = net.rows.unionByName(untouched)
+    return replace(net, rows=rows, absent=tuple(kept), key_ranges=(), only_inserts=False)
 
 
 def _missing_value(column: TableColumn) -> Column:
@@ -254,27 +271,37 @@ def _by_row(rows: DataFrame, key: Sequence[str], names: Sequence[str]) -> DataFr
     )
 
 
-def _by_column(rows: DataFrame, key: Sequence[str], names: Sequence[str]) -> DataFrame:
-    """The last value of each column since the key's last insert or delete."""
+def _by_column(rows: DataFrame, key: Sequence[str], names: Sequence[str], absent: Sequence[str]) -> DataFrame:
+    """The same where the columns `absent` may lack: of each the last value since the last insert or delete.
+
+    Each of these is an aggregate of its own, and costs Spark a multiple of one that every change carries.
+    """
     keys = [column_of(name) for name in key]
     values = [name for name in names if name not in key]
+    lacked = [name for name in values if name in absent]
+    carried = [name for name in values if name not in absent]
     resets = F.when(F.col(ACTION) != "update", _offset())
     rows = rows.withColumn(_RESET, F.max(resets).over(Window.partitionBy(*keys)))
     since = rows.where(F.col(_RESET).isNull() | (_offset() >= F.col(_RESET)))
+    last = F.struct(ACTION, *map(column_of, carried))
     folded = since.groupBy(*keys).agg(
-        _net_action(F.max_by(ACTION, _offset())).alias(ACTION),
+        F.max_by(last, _offset()).alias(_LAST),
         F.bool_or(F.col(ACTION) != "update").alias(_WHOLE),
-        *[_last_carried(name).alias(name) for name in values],
+        *[_last_carried(name).alias(name) for name in lacked],
     )
+    action = _net_action(F.col(f"{_LAST}.{ACTION}"))
     kept = F.array_compact(
-        F.array(*[F.when(column_of(name).isNull(), F.lit(name)) for name in values]).cast("array<string>")
+        F.array(*[F.when(column_of(name).isNull(), F.lit(name)) for name in lacked]).cast("array<string>")
     )
-    partial = (F.col(ACTION) == UPSERT) & ~F.col(_WHOLE) & (F.size(kept) > 0)
+    partial = (action == UPSERT) & ~F.col(_WHOLE) & (F.size(kept) > 0)
     return folded.select(
-        ACTION,
+        action.alias(ACTION),
         F.when(partial, kept).alias(ABSENT),
         *keys,
-        *[column_of(name).getField("value").alias(name) for name in values],
+        *[
+            (column_of(name).getField("value") if name in absent else column_of(name, _LAST)).alias(name)
+            for name in values
+        ],
     )
 
 

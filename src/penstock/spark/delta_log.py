@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 _CHECKSUM: Final = re.compile(r"\.?([0-9]{20})\.crc(?:\.crc)?")
 
 Actions = list[dict[str, Any]]
-"""What a commit does, as the log has it; decimals are left as they are written."""
+"""What a commit does, as the log has it."""
 
 
 class DeltaLog:
@@ -51,7 +51,12 @@ class DeltaLog:
             if "FileNotFoundException" in str(error.java_exception):
                 return None
             raise
-        return [json.loads(line, parse_float=str) for line in text.splitlines() if line]
+        return [json.loads(line) for line in text.split("\n") if line]
+
+    def properties(self) -> dict[str, str]:
+        """The table's properties."""
+        metadata = json.loads(self.snapshot().metadata().json())["metaData"]
+        return dict(metadata["configuration"])
 
     def shorten(self) -> None:
         """Delete commits older than the table's `delta.logRetentionDuration`, by Delta's own rules.

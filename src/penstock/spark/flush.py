@@ -21,18 +21,20 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.shapes.change_log_index import SegmentRange
 from penstock.spark.apply import Survey, fold, survey, survey_here
 from penstock.spark.changes import ShapeLayout, behind, changes_frame, decode_here, is_small, local_frame
+from penstock.spark.data_files import DataFile
 from penstock.spark.decode import Column
+from penstock.spark.rearrange import FILE_ROWS
 from penstock.spark.session import plain_errors
 from penstock.spark.table import ShapeTable
 
-FEW: Final = 10
-"""With so few changes, each of which rewrites one file at most, compiling the plan is the largest cost."""
+_INTERPRETED_ROWS: Final = 100_000
+"""So few rows are rewritten sooner than the plan is compiled. Both take longer with more columns."""
+_ONE_TASK_ROWS: Final = 350_000
+"""One task sorts what it writes by key; of several, each has files from the lowest key to the highest."""
+_LEAST_ROW: Final = 16
+"""Bytes of a row in a file of which nobody counted the rows."""
 _FOR_FEW: Final = MappingProxyType(
-    {
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-        "spark.sql.shuffle.partitions": "1",
-    }
+    {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 )
 
 
@@ -61,7 +63,7 @@ def flush(
     `added` are columns of the layout that the table may not have yet. Raises what the decoder, the log and
     the table raise; the table has then not changed.
     """
-    before = table.read_state()
+    before = table.state_to_build_on()
     new = behind(ranges, before.offset)
     lacking = table.lacking(added)
     if not new and not lacking:
@@ -70,9 +72,20 @@ def flush(
     with plain_errors(table.path), _changes(spark, layout, new) as (changes, surveyed):
         decoded = perf_counter()
         net = fold(changes, surveyed, layout.key, layout.stored, table.rows(), layout.where, added=lacking)
-        with _settings(spark, _FOR_FEW if surveyed.count <= FEW and not lacking else {}):
+        with _settings(spark, settings_for(table.files(layout.key).touched(net.ranges), surveyed.count)):
             offset = table.merge(net, up_to if new else None, made_from=before.version)
     return Flushed(offset, surveyed.count, decoded - begun)
+
+
+def settings_for(touched: Sequence[DataFile], changes: int) -> dict[str, str]:
+    """Spark's settings for a MERGE of so many changes that may rewrite these files."""
+    rows = changes + sum(file.size // _LEAST_ROW if file.rows is None else file.rows for file in touched)
+    settings = {"spark.sql.files.maxRecordsPerFile": str(FILE_ROWS)}
+    if rows <= _ONE_TASK_ROWS:
+        settings["spark.sql.shuffle.partitions"] = "1"
+    if rows <= _INTERPRETED_ROWS:
+        settings |= _FOR_FEW
+    return settings
 
 
 @contextmanager

@@ -48,7 +48,10 @@ class SparkJobs:
         """See ShapeJobs."""
         with self._working(shape, "look"):
             table = self._tables[shape.name]
-            return TableState(table.exists(), table.read_offset())
+            if not table.exists():
+                return TableState(False, None)
+            state = table.read_state()
+            return TableState(True, state.offset, table.foreign_commit(state))
 
     def flush(
         self,

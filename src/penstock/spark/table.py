@@ -20,10 +20,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
+import structlog
 from delta.exceptions import (
     ConcurrentAppendException,
     ConcurrentDeleteDeleteException,
@@ -36,38 +36,24 @@ from delta.exceptions import (
 from delta.tables import DeltaMergeBuilder, DeltaTable
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import NumericType, StringType, StructType
+from pyspark.sql.types import StructType
 
 from penstock.durable import sync_directory
 from penstock.errors import PenstockError
 from penstock.spark.apply import DELETE, NetChanges
+from penstock.spark.data_files import DataFiles
 from penstock.spark.decode import ACTION, LayoutChanged
 from penstock.spark.decode import Column as TableColumn
 from penstock.spark.delta_log import DeltaLog
+from penstock.spark.foreign_commits import ForeignCommit, TableConflict, harm, is_ours, read_version
 from penstock.spark.log_store import EXPECTED_VERSION, REFUSED
-from penstock.spark.names import quote
+from penstock.spark.names import column_of, quote
+from penstock.spark.rearrange import FILE_ROWS, ill, rewrite, rows_a_file
 from penstock.spark.session import StorageFailed, plain_errors
+from penstock.spark.table_properties import CONSTRAINT, kept_properties, properties
 
-PROPERTIES: Final = MappingProxyType(
-    {
-        "delta.enableDeletionVectors": "false",
-        # A column of this type can't be added later otherwise. `deltalake` reads it.
-        "delta.feature.timestampNtz": "supported",
-        "delta.checkpointInterval": "100",
-        "delta.logRetentionDuration": "interval 1 days",
-        # Upkeep does it. Delta would list the whole log for it, in the flush that makes a checkpoint.
-        "delta.enableExpiredLogCleanup": "false",
-        "delta.deletedFileRetentionDuration": "interval 1 days",
-    }
-)
-# A flush reads and rewrites each file that may hold one of its keys.
-_FILE_ROWS: Final = 35_000
-_LEAST_FILES: Final = 20
-_SMALLEST_FILE: Final = 1 << 20
-_LARGEST_FILE: Final = 32 << 20
-_STATISTICS: Final = 16
 UPKEEP_COMMITS: Final = 200
 _CONFLICTS: Final = (
     ConcurrentAppendException,
@@ -80,12 +66,10 @@ _CONFLICTS: Final = (
 )
 _APP_ID: Final = "spark.databricks.delta.write.txnAppId"
 _VERSION: Final = "spark.databricks.delta.write.txnVersion"
-_OPTIMIZED_SIZE: Final = "spark.databricks.delta.optimize.maxFileSize"
-_SMALL_SIZE: Final = "spark.databricks.delta.optimize.minFileSize"
+_NAME: Final = "spark.databricks.delta.commitInfo.userMetadata"
 
 
-class TableConflict(PenstockError):
-    """Somebody else committed to the table meanwhile. Nothing was changed."""
+_logger = structlog.get_logger()
 
 
 class OffsetRefused(PenstockError):
@@ -139,6 +123,9 @@ class ShapeTable:
         self._path = path if urlsplit(path).scheme else str(Path(path).absolute())
         self._app_id = app_id
         self._log = DeltaLog(spark, self._path)
+        self._files: DataFiles | None = None
+        self._trusted = -1
+        """The version up to which no commit of others has changed rows."""
         self._tended_at: int | None = None
         self._settled: int | None = None
 
@@ -198,6 +185,54 @@ class ShapeTable:
             positions = [self._position(each.appId(), each.version()) for each in found]
         return TableState(version, max((each for each in positions if each is not None), default=None))
 
+    def state_to_build_on(self) -> TableState:
+        """As `read_state`. ForeignCommit if others have changed rows since our last commit."""
+        state = self.read_state()
+        if (foreign := self.foreign_commit(state)) is not None:
+            raise ForeignCommit(foreign)
+        return state
+
+    def foreign_commit(self, state: TableState) -> str | None:
+        """What others may have done to the rows behind our last commit, in words; None if nothing.
+
+        Reads each commit once: those since the last look, or back to what our last one was made from. What
+        the log has no more was looked at before the next one of ours was made.
+        """
+        if state.position is None:
+            return None
+        version, trusted = state.version, self._trusted
+        with plain_errors(self._path):
+            while version > trusted and (actions := self._log.commit(version)) is not None:
+                if is_ours(actions, self._app_id.prefix):
+                    if self._trusted < 0:
+                        seen = read_version(actions)
+                        trusted = version - 1 if seen is None else seen
+                elif (what := harm(actions)) is not None:
+                    return f"{self._path}: {what} in version {version}"
+                version -= 1
+        self._trusted = state.version
+        return None
+
+    def files(self, key: Sequence[str]) -> DataFiles:
+        """The data files of the newest version. Costs a Spark job at first, then reads the new commits."""
+        with plain_errors(self._path):
+            snapshot = self._log.snapshot()
+            version = int(snapshot.version())
+            files = self._files
+            if files is None or files.key != tuple(key) or files.version > version:
+                files = None
+            while files is not None and files.version < version:
+                actions = self._log.commit(files.version + 1)
+                if actions is None:
+                    files = None
+                else:
+                    files.follow(files.version + 1, actions)
+            if files is None:
+                rows = DataFrame(snapshot.allFiles().toDF(), self._spark).select("path", "size", "stats")
+                files = DataFiles(version, [row.asDict() for row in rows.collect()], key)
+        self._files = files
+        return files
+
     def _settle(self, version: int) -> None:
         """See to it that this version stays: whoever made it may have died before its name was on disk."""
         if self._settled == version or urlsplit(self._path).scheme:
@@ -231,16 +266,36 @@ class ShapeTable:
         offset as it is. TableConflict if another writer was faster, also since the table's version
         `made_from`: what the batch brings may be there already, and the rows that it builds on gone.
         """
-        state = self._own_state()
+        state = self._own_state(self.state_to_build_on())
         if state.offset is not None and version is not None and state.offset >= version:
             return state.offset
         if made_from not in (None, state.version):
             raise TableConflict(
                 f"{self._path} went from version {made_from} to {state.version} during a flush"
             )
-        with self._committing(version, state.version):
-            self._merging(net).execute()
+        files = self.files(net.key)
+        session = net.rows.sparkSession
+        if version is not None and self._is_all_new(net, files):
+            with self._committing(session, version, files.version):
+                self._appending(net, version).save(self._path)
+        else:
+            with self._committing(self._spark, version, state.version):
+                self._merging(net).execute()
         return self._read_back(version)
+
+    def _is_all_new(self, net: NetChanges, files: DataFiles) -> bool:
+        """Whether a batch is nothing but new rows, as files' statistics prove. MERGE casts, this doesn't."""
+        if not net.only_inserts or net.truncated or net.added or files.touched(net.ranges):
+            return False
+        stored = {field.name: field.dataType for field in self.schema().fields}
+        return stored == {name: net.rows.schema[name].dataType for name in net.columns}
+
+    def _appending(self, net: NetChanges, version: int) -> DataFrameWriter:
+        """New rows, none of which the table has: no file of it may hold one of their keys."""
+        rows = net.rows.where(F.col(ACTION) != DELETE).select(*map(column_of, net.columns))
+        writer = rows.sortWithinPartitions(*map(column_of, net.key)).write.format("delta").mode("append")
+        # A writer goes by its DataFrame's session, which need not be ours; so the commit is named here.
+        return writer.option("txnAppId", str(self._app_id)).option("txnVersion", version)
 
     def _merging(self, net: NetChanges) -> DeltaMergeBuilder:
         target = DeltaTable.forPath(self._spark, self._path).alias("t")
@@ -255,25 +310,44 @@ class ShapeTable:
         return merge.whenNotMatchedBySourceDelete() if net.truncated else merge
 
     def overwrite_from(self, rows: DataFrame, version: int, key: Sequence[str]) -> int:
-        """Replace the table, properties included, in one commit with the offset `version`; or make it.
+        """Replace the table in one commit with the offset `version`; or make it.
 
-        OffsetRefused, before any work, if the table is already there or further on this timeline: Delta would
-        skip the commit.
+        What others have set stays: its properties, its change feed, and constraints on columns that it still
+        has. OffsetRefused, before any work, if the table is already there or further on this timeline: Delta
+        would skip the commit.
         """
-        at = self._own_state().position
+        state = self._own_state(self.read_state())
+        at = state.position
         if at is not None and at.timeline == self._app_id.timeline and at.offset >= version:
             raise OffsetRefused(
                 f"{self._path} is at offset {at.offset}: a snapshot at {version} would be skipped"
             )
         writer = rows.writeTo(f"delta.{quote(self._path)}").using("delta")
-        for name, value in properties(rows.schema, key).items():
+        wanted = {**properties(rows.schema, key), **self._kept_properties(rows, state.version)}
+        for name, value in wanted.items():
             writer = writer.tableProperty(name, value)
-        # A writer goes by its DataFrame's session, which need not be ours; so the commit is named here.
         writer = writer.option("txnAppId", str(self._app_id)).option("txnVersion", version)
         with self._explaining():
-            writer.option("maxRecordsPerFile", _FILE_ROWS).createOrReplace()
+            writer.option("maxRecordsPerFile", FILE_ROWS).createOrReplace()
+        # What others did to the former rows is of no account now.
+        self._trusted = -1
+        self._files = None
         self._read_back(version)
+        self.files(key)
         return version
+
+    def _kept_properties(self, rows: DataFrame, version: int) -> dict[str, str]:
+        if version < 0:
+            return {}
+        with plain_errors(self._path):
+            kept = kept_properties(self._log.properties())
+        for name in [name for name in kept if name.startswith(CONSTRAINT)]:
+            try:
+                rows.limit(0).where(kept[name]).schema  # noqa: B018 it is analysed, and runs no job
+            except PySparkException:
+                _logger.error("constraint_dropped", table=self._path, name=name.removeprefix(CONSTRAINT))
+                del kept[name]
+        return kept
 
     def upkeep(self) -> bool:
         """Optimize, vacuum and shorten the log, once in UPKEEP_COMMITS commits; whether it was time.
@@ -292,13 +366,16 @@ class ShapeTable:
         return due
 
     def optimize(self) -> None:
-        """Put small files together, into no fewer than a flush needs to rewrite little. The offset stays."""
-        with self._explaining():
-            share = int(self._log.snapshot().sizeInBytes()) // _LEAST_FILES
-            size = min(max(share, _SMALLEST_FILE), _LARGEST_FILE)
-            self._spark.conf.set(_OPTIMIZED_SIZE, str(size))
-            self._spark.conf.set(_SMALL_SIZE, str(size // 2))
-            DeltaTable.forPath(self._spark, self._path).optimize().executeCompaction()
+        """Split large data files and put small ones together, by key. The offset and the rows stay."""
+        if self._files is None or not self._files.key:
+            return
+        key = self._files.key
+        files = self.files(key).all()
+        wanted = rows_a_file(files)
+        chosen = ill(files, key[0], wanted)
+        if chosen:
+            with self._explaining():
+                rewrite(self._spark, self._path, chosen, key, wanted)
 
     def vacuum(self) -> None:
         """Delete files that no version of the last day needs."""
@@ -318,9 +395,8 @@ class ShapeTable:
         timeline = app_id.removeprefix(self._app_id.prefix)
         return Position(int(timeline), version) if timeline != app_id and timeline.isdecimal() else None
 
-    def _own_state(self) -> TableState:
-        """As `read_state`. A table that a newer timeline has written is not ours any more."""
-        state = self.read_state()
+    def _own_state(self, state: TableState) -> TableState:
+        """The same. A table that a newer timeline has written is not ours any more."""
         if state.position is not None and state.position.timeline > self._app_id.timeline:
             raise TableConflict(
                 f"{self._path} follows timeline {state.position.timeline}, this writer "
@@ -329,19 +405,19 @@ class ShapeTable:
         return state
 
     @contextmanager
-    def _committing(self, version: int | None, made_from: int) -> Iterator[None]:
-        """Let the one operation inside commit under our name and this version, if there is one."""
-        self._spark.conf.set(EXPECTED_VERSION, str(made_from))
+    def _committing(self, session: SparkSession, version: int | None, made_from: int) -> Iterator[None]:
+        """Let the session's one operation inside commit under our name and this version, if there is one."""
+        session.conf.set(EXPECTED_VERSION, str(made_from))
+        session.conf.set(_NAME, str(self._app_id))
         if version is not None:
-            self._spark.conf.set(_APP_ID, str(self._app_id))
-            self._spark.conf.set(_VERSION, str(version))
+            session.conf.set(_APP_ID, str(self._app_id))
+            session.conf.set(_VERSION, str(version))
         try:
             with self._explaining():
                 yield
         finally:
-            self._spark.conf.unset(EXPECTED_VERSION)
-            self._spark.conf.unset(_APP_ID)
-            self._spark.conf.unset(_VERSION)
+            for name in (EXPECTED_VERSION, _NAME, _APP_ID, _VERSION):
+                session.conf.unset(name)
 
     @contextmanager
     def _explaining(self) -> Iterator[None]:
@@ -363,17 +439,6 @@ class ShapeTable:
         if at is None or at.timeline != self._app_id.timeline or at.offset < version:
             raise OffsetRefused(f"{self._path} is at {at} after a commit at {version}")
         return at.offset
-
-
-def properties(schema: StructType, key: Sequence[str]) -> dict[str, str]:
-    """A table's properties, by its columns."""
-    kinds = (NumericType, StringType)
-    kept = [field.name for field in schema.fields if isinstance(field.dataType, kinds)]
-    ordered = [name for name in key if name in kept] + [name for name in kept if name not in key]
-    if not ordered:
-        return {**PROPERTIES, "delta.dataSkippingNumIndexedCols": "0"}
-    names = ",".join(map(quote, ordered[:_STATISTICS]))
-    return {**PROPERTIES, "delta.dataSkippingStatsColumns": names}
 
 
 def _quoted(columns: dict[str, Column]) -> dict[str, str | Column]:

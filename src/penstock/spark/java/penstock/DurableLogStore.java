@@ -39,14 +39,14 @@ import org.apache.hadoop.fs.Path;
  *
  * 1. The data files that a commit adds are on disk before the commit is.
  * 2. A commit appears whole, by a hard link, which can't replace another. It is on disk when `write` returns.
- * 3. A MERGE that was made from another version than its writer expects (EXPECTED) is refused.
+ * 3. A MERGE or an append that was made from another version than its writer expects (EXPECTED) is refused.
  * 4. Only files at or behind the name that a listing starts at are looked at. Hadoop's own looks at each file of
  *    the directory, with several system calls, before any is left out: seconds where the log is long.
  *
  * Compiled by Janino, which Spark brings along and which knows no lambdas and erases type parameters.
  */
 public class DurableLogStore extends HadoopFileSystemLogStore {
-    /** The setting of a session that names the version from which its next MERGE must be made. */
+    /** The setting of a session that names the version from which its next MERGE or append must be made. */
     public static final String EXPECTED = "penstock.expectedReadVersion";
 
     private static final ObjectMapper JSON = new ObjectMapper();
@@ -175,7 +175,7 @@ public class DurableLogStore extends HadoopFileSystemLogStore {
         JsonNode info = JSON.readTree(line).get("commitInfo");
         // What Delta may do behind a commit (compaction) is made from that commit.
         JsonNode operation = info.get("operation");
-        if (operation == null || !operation.asText().equals("MERGE")) {
+        if (operation == null || !operation.asText().equals("MERGE") && !operation.asText().equals("WRITE")) {
             return;
         }
         JsonNode from = info.get("readVersion");

@@ -22,7 +22,7 @@ import org.apache.hadoop.fs.Path;
  * one Java only, or needs a DynamoDB table beside it: both are older than S3's conditional writes.
  *
  * 1. A commit is one PUT with `If-None-Match: *`: whole, durable when `write` returns, and never over another.
- * 2. A MERGE that was made from another version than its writer expects is refused, as in DurableLogStore.
+ * 2. A MERGE or an append that was made from another version than its writer expects is refused, as in DurableLogStore.
  * 3. A listing starts at the name that is asked for (S3's `start-after`): a page has 1,000 names, and a day of
  *    commits has many.
  *

@@ -1,0 +1,74 @@
+"""What is known of a table's data files without opening them: their sizes, and the bounds of their keys.
+
+Followed from commit to commit, so that a flush knows, without a Spark job, which files its keys may be in.
+Bounds are Delta's statistics: a lowest value may be too low and a highest too high, never the other way
+round. A file without them may hold any key.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+Bounds = tuple[Any, Any]
+Ranges = Mapping[str, Sequence[Bounds]]
+"""By key column, where the keys of a batch lie: each of its values is in one of the column's ranges."""
+
+
+class DataFile(NamedTuple):
+    """A data file."""
+
+    path: str
+    size: int
+    rows: int | None
+    bounds: Mapping[str, Bounds]
+    """The lowest and the highest value, by key column."""
+
+    def may_hold(self, ranges: Ranges) -> bool:
+        """Whether a key within these ranges may be in the file."""
+        return all(
+            any(low <= self.bounds[column][1] and self.bounds[column][0] <= high for low, high in parts)
+            for column, parts in ranges.items()
+            if column in self.bounds
+        )
+
+
+class DataFiles:
+    """The data files of one version of a table."""
+
+    def __init__(self, version: int, adds: Iterable[Mapping[str, Any]], key: Sequence[str]) -> None:
+        self.version = version
+        self.key = tuple(key)
+        self._files = {add["path"]: data_file(add, self.key) for add in adds}
+
+    def follow(self, version: int, actions: Iterable[Mapping[str, Any]]) -> None:
+        """Go on to the next version, by what its commit does."""
+        for action in actions:
+            if "remove" in action:
+                self._files.pop(action["remove"]["path"], None)
+        for action in actions:
+            if "add" in action:
+                self._files[action["add"]["path"]] = data_file(action["add"], self.key)
+        self.version = version
+
+    def all(self) -> list[DataFile]:
+        """All of them."""
+        return list(self._files.values())
+
+    def touched(self, ranges: Ranges) -> list[DataFile]:
+        """Those that may hold a key within these ranges."""
+        return [file for file in self._files.values() if file.may_hold(ranges)]
+
+
+def data_file(add: Mapping[str, Any], key: Sequence[str]) -> DataFile:
+    """A file, from the log's action that adds it."""
+    stats = json.loads(add.get("stats") or "{}", parse_float=Decimal)
+    lows, highs = stats.get("minValues", {}), stats.get("maxValues", {})
+    bounds = {
+        name: (lows[name], highs[name])
+        for name in key
+        if lows.get(name) is not None and highs.get(name) is not None
+    }
+    return DataFile(add["path"], int(add["size"]), stats.get("numRecords"), bounds)
