@@ -63,7 +63,7 @@ def test_what_others_did_to_the_rows_meanwhile_is_noticed(
     site.sql("UPDATE t SET n = 2 WHERE id = 9")
 
     with capture_logs() as said:
-        assert once() == 0
+        assert once() == 0, said
 
     site.assert_equal("t", ["id", "n"], "SELECT id, n FROM t")
     (found,) = [line for line in said if line["event"] == "foreign_commit"]

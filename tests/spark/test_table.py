@@ -350,6 +350,20 @@ def test_upkeep_splits_large_files_and_puts_small_ones_together(
     assert len(commits(tmp_path)) == 2, "it is well now"
 
 
+def test_any_thread_may_snapshot_and_tend(
+    spark: SparkSession, table: ShapeTable, open_table: OpenTable, tmp_path: Path
+) -> None:
+    """Some of Delta's Java asks the thread for its session."""
+    rows = table_frame(spark, ROWS).repartition(3)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(table.overwrite_from, rows, 200, KEY).result() == 200
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(table.optimize).result()
+
+    assert len(table.rows().inputFiles()) == 1
+    assert offsets(tmp_path) == [100, 200, None]
+
+
 FOREIGN = (
     "DELETE FROM {} WHERE id = 1",
     "RESTORE TABLE {} TO VERSION AS OF 0",

@@ -76,8 +76,15 @@ class DeltaLog:
         return self._spark._jvm
 
     def _log(self) -> Any:
-        session = self._spark._jsparkSession
-        return self._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session, self._path)
+        return delta_log_of(self._spark, self._path)
+
+
+def delta_log_of(spark: SparkSession, path: str) -> Any:
+    """Delta's own object. What it does in this thread, it does in this session."""
+    jvm: Any = spark._jvm
+    # Some of Delta's code asks the thread for its session, and threads of ours have none.
+    jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
+    return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
 
 
 def _delete_checksums(directory: Path, below: int) -> None:

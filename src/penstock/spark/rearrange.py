@@ -16,6 +16,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.spark.data_files import DataFile
+from penstock.spark.delta_log import delta_log_of
 from penstock.spark.names import column_of
 
 FILE_ROWS: Final = 35_000
@@ -76,7 +77,7 @@ def rewrite(
     A file that somebody else has replaced meanwhile makes it fail with Delta's own conflict.
     """
     jvm: Any = spark._jvm
-    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
+    log = delta_log_of(spark, path)
     transaction = log.startTransaction()
     nothing = getattr(log, "createDataFrame$default$4")()
     snapshot = transaction.snapshot()

@@ -341,9 +341,11 @@ class ShapeTable:
             return {}
         with plain_errors(self._path):
             kept = kept_properties(self._log.properties())
+            # Not the rows themselves: Spark would find a column that they have just lost.
+            nothing = self._spark.createDataFrame([], rows.schema)
         for name in [name for name in kept if name.startswith(CONSTRAINT)]:
             try:
-                rows.limit(0).where(kept[name]).schema  # noqa: B018 it is analysed, and runs no job
+                nothing.where(kept[name])
             except PySparkException:
                 _logger.error("constraint_dropped", table=self._path, name=name.removeprefix(CONSTRAINT))
                 del kept[name]
