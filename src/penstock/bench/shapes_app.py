@@ -8,6 +8,7 @@ from pathlib import Path
 
 from penstock.bench import shapes_measures as measures
 from penstock.bench.collector_speed import collector_speed
+from penstock.bench.shapes_age import aging
 from penstock.bench.shapes_backlog import create_orders
 from penstock.bench.shapes_many import many
 from penstock.bench.table import Row, print_table, say, write_markdown
@@ -30,6 +31,7 @@ def bench_shapes(
         try:
             found += measures.backlog(postgres, spark, directory, changes=changes, rounds=rounds)
             found += measures.snapshot(postgres, spark, database, rows=rows, rounds=rounds)
+            found += aging(spark, measures.LAYOUT, rows=rows, rounds=2 * rounds + 1)
             print_table(found)
         finally:
             spark.close()

@@ -22,7 +22,7 @@ from penstock.spark.bench import SparkBench
 from penstock.spark.changes import ShapeLayout
 
 _IDLE_S: Final = 20.0
-_LAYOUT: Final = ShapeLayout(str(ORDERS), COLUMNS, KEY, tuple(column.name for column in COLUMNS))
+LAYOUT: Final = ShapeLayout(str(ORDERS), COLUMNS, KEY, tuple(column.name for column in COLUMNS))
 
 
 def backlog(
@@ -34,8 +34,8 @@ def backlog(
     ours, plain, stages = [], [], []
     for number in range(rounds + 1):
         say(f"backlog, round {number} of {rounds}")
-        seconds = spark.plain(_LAYOUT, waiting.ranges)
-        applied = spark.flush(_LAYOUT, waiting.ranges, waiting.up_to)
+        seconds = spark.plain(LAYOUT, waiting.ranges)
+        applied = spark.flush(LAYOUT, waiting.ranges, waiting.up_to)
         if number:
             plain.append(waiting.changes / seconds)
             ours.append(waiting.changes / applied.seconds)
@@ -76,7 +76,7 @@ async def _snapshot(spark: SparkBench) -> float:
     parameters = connection_parameters(connect_timeout_s=10, silence_limit_s=30, role="bench")
     async with export_snapshot(parameters) as exported:
         parts = await exported.parts([ORDERS])
-        return await asyncio.to_thread(spark.snapshot, _LAYOUT, parts, exported.name)
+        return await asyncio.to_thread(spark.snapshot, LAYOUT, parts, exported.name)
 
 
 def _copy_with_psql(postgres: PrivatePostgres, database: str) -> float:

@@ -16,6 +16,7 @@ from pyspark.sql.types import DataType, StructField, StructType
 from penstock.postgres.snapshot import SnapshotPart
 from penstock.shapes.change_log_index import SegmentRange
 from penstock.shapes.change_log_reader import read_segment
+from penstock.spark.bench_age import AgingTable
 from penstock.spark.changes import ShapeLayout, share_out
 from penstock.spark.decode import Column as TableColumn
 from penstock.spark.flush import Flushed, flush
@@ -90,6 +91,13 @@ class SparkBench:
             "MERGE writes files": rewrite,
             "plans, commit, reading back": seconds - done.decode_s - fold - scan - rewrite,
         }
+
+    def aging_table(self, layout: ShapeLayout, rows: int) -> AgingTable:
+        """A table of orders that can be made old."""
+        self._tables += 1
+        directory = self._directory / f"aging-{self._tables}"
+        directory.mkdir()
+        return AgingTable(self._spark, directory, layout, rows)
 
     def _new_table(self) -> ShapeTable:
         self._tables += 1
