@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from penstock.capture.transaction_builder import TransactionBuilder
 from penstock.errors import PenstockError
