@@ -7,13 +7,14 @@ import secrets
 import time
 from collections.abc import Iterator
 
+import psycopg
 import pytest
 
 from penstock.local.kinesis import LocalKinesis
 from penstock.local.postgres import PrivatePostgres
 from penstock.lsn import parse_lsn
 from tests.faults.stream_checks import read_changes
-from tests.servers.capture_site import CaptureSite, metric, wait_for_phase, wait_until
+from tests.servers.capture_site import CaptureSite, metric, readiness, wait_for_phase, wait_until
 from tests.servers.fault_proxy import FaultProxy
 from tests.servers.slots import SlotWatch
 
@@ -22,6 +23,17 @@ NOTE = """
     SELECT convert_from(lo_get(m.oid), 'UTF8'), pg_get_userbyid(m.lomowner)
     FROM pg_largeobject_metadata m
     WHERE obj_description(m.oid, 'pg_largeobject') = 'penstock: how far replication slot {} was confirmed'
+"""
+
+HOLD = """
+    SELECT lo_put(m.oid, 0, lo_get(m.oid)) FROM pg_largeobject_metadata m
+    WHERE obj_description(m.oid, 'pg_largeobject') = 'penstock: how far replication slot {} was confirmed'
+"""
+DAMAGED = """
+    DO $$ BEGIN
+        EXECUTE format('COMMENT ON LARGE OBJECT %s IS %L', lo_from_bytea(0, convert_to('{1}', 'UTF8')),
+                       'penstock: how far replication slot {0} was confirmed');
+    END $$
 """
 
 
@@ -43,7 +55,7 @@ def plain_role(postgres: PrivatePostgres) -> Iterator[str]:
 
 def noted_lsn(site: CaptureSite) -> int:
     rows = site.psql(NOTE.format(site.slot))
-    return parse_lsn(json.loads(rows[0][0])["confirmed"]) if rows else 0
+    return parse_lsn(json.loads(rows[0][0]).get("confirmed", "0/0")) if rows else 0
 
 
 def replace_slot(site: CaptureSite, slot_watch: SlotWatch, change: str) -> None:
@@ -141,13 +153,62 @@ def test_where_no_note_can_be_kept_it_is_said_and_captured_all_the_same(
     assert site.psql(NOTE.format(site.slot)) == []
 
 
-def test_it_can_be_switched_off(site: CaptureSite) -> None:
-    with site.capture(SLOT_NOTE="false") as capture:
+def test_it_can_be_switched_off_and_leaves_no_wrong_note_behind(site: CaptureSite) -> None:
+    for number, keep in enumerate(["false", "true", "false", "true"]):
+        with site.capture(SLOT_NOTE=keep) as capture:
+            capture.wait_for_log("streaming")
+            site.psql(f"INSERT INTO t VALUES ({number})")
+            site.wait_until_confirmed()
+            assert capture.events("slot_note_refused") == capture.events("GAP") == []
+            capture.stop()
+            assert capture.wait() == 0
+        assert bool(noted_lsn(site)) is (keep == "true")
+
+
+def test_a_lock_on_the_note_is_said_and_ends_with_its_holder(site: CaptureSite) -> None:
+    """Nothing is confirmed meanwhile, and the process says that it isn't well."""
+    with site.capture() as capture:
         capture.wait_for_log("streaming")
         site.psql("INSERT INTO t VALUES (1)")
         site.wait_until_confirmed()
-        assert capture.events("slot_note_refused") == []
-    assert site.psql(NOTE.format(site.slot)) == []
+        with psycopg.connect(site.conninfo) as holder:
+            holder.execute(HOLD.format(site.slot))
+            site.psql("INSERT INTO t VALUES (2)")
+            said = capture.wait_for_log("LineLost")
+            assert "slot's note" in said["detail"]
+            wait_until(lambda: readiness(capture)["status"] == 503, "it is unready")
+        site.psql("INSERT INTO t VALUES (3)")
+        site.wait_until_confirmed()
+        wait_until(lambda: readiness(capture)["status"] == 200, "it is well again")
+        assert capture.events("GAP") == []
+    assert {change.row["id"] for change in read_changes(site.kinesis, site.stream)} == {1, 2, 3}
+
+
+AHEAD = '{"system": "1", "timeline": 1, "confirmed": "FFFF/0"}'
+INFINITE = '{"system": "1", "timeline": Infinity, "confirmed": "0/1"}'
+
+
+@pytest.mark.parametrize("content", [INFINITE, "[" * 200, '{"system": "1"}', AHEAD, "no JSON"])
+def test_a_damaged_note_is_said_and_replaced(site: CaptureSite, content: str) -> None:
+    site.psql(MAKE.format(site.slot))
+    site.psql(DAMAGED.format(site.slot, content.ljust(256)))
+    with site.capture() as capture:
+        capture.wait_for_log("slot_note_unusable")
+        capture.wait_for_log("streaming")
+        site.psql("INSERT INTO t VALUES (1)")
+        site.wait_until_confirmed()
+        assert noted_lsn(site) > 0
+        assert "Traceback" not in capture.log_text()
+
+
+def test_a_note_that_vacuumlo_took_is_written_again(site: CaptureSite) -> None:
+    with site.capture() as capture:
+        capture.wait_for_log("streaming")
+        site.psql("SELECT lo_unlink(oid) FROM pg_largeobject_metadata")
+        site.psql("INSERT INTO t VALUES (1)")
+        site.wait_until_confirmed()
+        assert noted_lsn(site) > 0
+        assert len(capture.events("streaming")) == 1
 
 
 def test_a_leader_that_is_no_more_one_cannot_write_the_note(site: CaptureSite) -> None:

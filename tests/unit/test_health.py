@@ -128,6 +128,16 @@ def test_a_standby_starts_afresh() -> None:
     assert health.readiness(501.0).ready
 
 
+def test_a_standby_in_vain_that_gets_to_lead_is_well() -> None:
+    health = Health()
+    health.stand_by()
+    health.set_fault(Fault.SLOT, "two slots share one lock key")
+
+    health.start_streaming(Freshness(limit_s=3.0, now=0.0), 0.0)
+
+    assert health.readiness(0.0).ready
+
+
 def test_after_failed_leaderships_the_next_one_must_show_headway() -> None:
     health, line = streaming()
     health.note_frontier(5, 0, 100.0)

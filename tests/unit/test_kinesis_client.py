@@ -361,6 +361,23 @@ def test_nobody_listens() -> None:
         assert not failed.stream_fault
 
 
+def test_a_secret_with_a_line_break_is_said_and_not_shown(
+    server: Server, environment: pytest.MonkeyPatch
+) -> None:
+    with environment.context() as patch:
+        patch.setenv("AWS_SESSION_TOKEN", "secret-token\n")
+        client = connect(server.url)
+        result = client.put_records(events((b"{}", "k")))
+        probed = client.probe()
+        client.close()
+
+    assert isinstance(result, Failed)
+    assert (result.code, result.stream_fault) == ("CredentialsUnusable", True)
+    assert "secret-token" not in result.message
+    assert "line break" in result.message
+    assert probed == result
+
+
 def test_no_credentials(server: Server, environment: pytest.MonkeyPatch) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("AWS_ACCESS_KEY_ID")

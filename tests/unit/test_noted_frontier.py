@@ -55,6 +55,28 @@ def test_much_other_wal_is_noted_soon() -> None:
     assert noted(100, now=10.0).due_at(100 + MUCH_WAL_BYTES, accepted=1) == 10.0 + NOTE_EVERY_S
 
 
+def test_a_backlog_of_filtered_wal_is_noted_on_its_way() -> None:
+    """The server's own end is far ahead: what lies before it isn't the note's own."""
+    pace = noted(100, own_end=10 << 30, now=10.0)
+
+    assert pace.due_at(100 + MUCH_WAL_BYTES, accepted=1) == 10.0 + NOTE_EVERY_S
+
+
+def test_a_note_that_takes_long_is_written_less_often() -> None:
+    pace = NotePace(0)
+    pace.written(100, own_end=150, accepted=1, now=10.0, took_s=0.2)
+
+    assert pace.due_at(101, accepted=2) == 14.0
+
+
+def test_accepted_records_that_are_not_noted_are_behind() -> None:
+    pace = noted(100, accepted=1)
+
+    assert not pace.is_behind(500, accepted=1), "nothing but keepalives"
+    assert pace.is_behind(500, accepted=2)
+    assert not pace.is_behind(100, accepted=2), "a part of a transaction"
+
+
 def test_records_make_the_pace_quick_again() -> None:
     pace = NotePace(0)
     for lsn in (1_000, 2_000, 3_000):

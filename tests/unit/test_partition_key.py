@@ -363,3 +363,13 @@ def test_an_update_that_shows_another_identity_is_seen_behind_scanned_inserts() 
     assert {catalog.key(keys, payload(columns=row)) for _ in range(3)} == {"public.t/1"}
 
     assert catalog.key(keys, payload("U", columns=row, identity={"code": 9})) == "public.t/9"
+
+
+def test_a_truncate_is_no_other_table() -> None:
+    """It has no `pk` member: to take that for a lost key would forget what was learnt."""
+    catalog, keys = Catalog(t=KeyIndexes(["id"])), by_primary_key()
+    catalog.key(keys, payload(columns={"id": 1}))
+
+    assert catalog.key(keys, payload("T", pk=None)) == WAL_TEXT
+    assert catalog.key(keys, payload(columns={"id": 2})) == "public.t/2"
+    assert len(catalog.asked) == 1

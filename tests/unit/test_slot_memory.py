@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.capture.slot_memory import Discovery, SlotMemory, compare
+from penstock.capture.slot_memory import Discovery, SlotMemory, compare, latest
 from penstock.postgres.slot_note import SlotNote
 from penstock.postgres.timeline import ServerIdentity
 
@@ -57,6 +57,24 @@ def test_what_was_published_beyond_the_switch_point_is_said() -> None:
 
     assert "up to 0/700" in switch.sentence
     assert "from 0/500 on never happened" in switch.sentence
+
+
+@pytest.mark.parametrize(
+    ("note", "memory", "which"),
+    [
+        pytest.param(None, None, None, id="nothing"),
+        pytest.param(SlotNote("700", 1, 5), None, "note", id="a new process"),
+        pytest.param(None, SlotNote("700", 1, 5), "memory", id="no note"),
+        pytest.param(SlotNote("700", 1, 5), SlotNote("700", 1, 9), "memory", id="an old log"),
+        pytest.param(SlotNote("700", 1, 9), SlotNote("700", 1, 5), "note", id="another led since"),
+        pytest.param(SlotNote("700", 2, 5), SlotNote("700", 1, 9), "note", id="another timeline"),
+        pytest.param(SlotNote("800", 1, 9), SlotNote("700", 1, 5), "memory", id="moved to another server"),
+    ],
+)
+def test_the_later_of_note_and_memory_counts(
+    note: SlotNote | None, memory: SlotNote | None, which: str | None
+) -> None:
+    assert latest(note, memory) == {"note": note, "memory": memory, None: None}[which]
 
 
 def test_memory_keeps_the_highest_position_of_a_history() -> None:

@@ -126,6 +126,7 @@ class NoteStore:
                 return await self._replace(content)
             except errors.UndefinedObject:
                 # Nothing refers to it, so `vacuumlo` takes it for an orphan.
+                await (await self._open()).execute("ROLLBACK")
                 await self._create(content)
                 return note.confirmed_lsn
 
