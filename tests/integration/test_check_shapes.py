@@ -45,8 +45,19 @@ BAD = (
     'name = "secret"\ntable = "public.secret"',
 )
 SUBJECTS = [
-    *("server", "wal_level", "role", "slot", "leader", "spare slots", "walsenders", "replication"),
-    *("plugin", "options", "retention", "shapes", "storage", "log", "registry", "spark", "log"),
+    *("server", "wal_level", "role", "slot", "leader", "spare slots", "walsenders", "synchronous"),
+    *(
+        "replication",
+        "plugin",
+        "options",
+        "retention",
+        "shapes",
+        "storage",
+        "log",
+        "registry",
+        "spark",
+        "log",
+    ),
 ]
 ASK_FOR_STRINGS = """
     SELECT pg_create_logical_replication_slot('asked', 'wal2json', true);

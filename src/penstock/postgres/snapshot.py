@@ -139,9 +139,10 @@ class ExportedSnapshot:
         """Count and hash the rows of a table that has rows of its own. SnapshotStale as of `parts`."""
         try:
             # An error spoils this part of the transaction alone.
-            async with self._holder.transaction():
+            # Rolled back, it keeps no lock: a look must not make anybody wait for the next table's.
+            async with self._holder.transaction(force_rollback=True):
                 await self._holder.execute("SET LOCAL row_security = off")
-                await self._holder.execute(_lock([relation]))
+                await self._holder.execute(SQL("{} NOWAIT").format(_lock([relation])))
                 _judged(relation, await (await self._holder.execute(_LOOK, relation)).fetchone())
                 oid, filenode, columns = await self._row(_COLUMNS, relation)
                 rows, total = await self._row(_digest(relation, columns))

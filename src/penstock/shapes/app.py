@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -158,7 +159,7 @@ class ShapesApp:
         return ShapesLeadership(
             self._settings,
             self._file,
-            make_jobs=self._make_jobs,
+            make_jobs=partial(self._make_jobs, self._file),
             threads=self._threads,
             store=open_registry(self._file.storage),
             log_directory=self._log_directory(),
@@ -173,9 +174,9 @@ class ShapesApp:
         slot = self._settings.replication.slot
         return self._settings.change_log.directory_for(self._file.storage, slot)
 
-    def _make_jobs(self, identity: ServerIdentity) -> ShapeJobs:
+    def _make_jobs(self, file: ShapesFile, identity: ServerIdentity) -> ShapeJobs:
         self._identity = identity
-        return SparkJobs(self._spark, self._file, identity)
+        return SparkJobs(self._spark, file, identity)
 
     async def _check_shapes(self) -> None:
         """Refuse what can't work before anything starts; waits for a Postgres that doesn't answer."""
@@ -229,6 +230,9 @@ class ShapesApp:
                 await self._check_new_tables(file, news.added)
             except PenstockError as error:
                 _log.error("reload_refused", detail=str(error), note="the shapes go on as they were")
+                return
+            except Exception as error:
+                _log.error("reload_refused", detail=type(error).__name__, exc_info=error)
                 return
             self._file = file
             self._removed |= set(news.removed)

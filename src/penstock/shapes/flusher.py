@@ -336,6 +336,11 @@ class FlushPlan:
         plan.not_before = now
         plan.error = None
 
+    @property
+    def is_tending(self) -> bool:
+        """Whether some shape's upkeep runs or is due."""
+        return any(plan.running is Job.UPKEEP or plan.upkeep_at < math.inf for plan in self._plans.values())
+
     def tended(self, shape: str) -> None:
         """The shape's upkeep has ended, well or not."""
         plan = self._plans.get(shape)

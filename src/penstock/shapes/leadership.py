@@ -29,7 +29,7 @@ from penstock.settings import ShapesSettings
 from penstock.shapes.change_log import ChangeLog, LogLimits
 from penstock.shapes.change_log_index import Relation
 from penstock.shapes.change_log_runs import create_run, remove_older_runs, remove_run
-from penstock.shapes.flusher import ShapeState
+from penstock.shapes.flusher import FlushLimits, ShapeState
 from penstock.shapes.job_runner import JobThreads
 from penstock.shapes.jobs import ShapeJobs
 from penstock.shapes.pipeline import ShapeLine, ShapesPipeline
@@ -41,6 +41,8 @@ from penstock.shapes.shapes_file import ShapesFile
 _LOOK_FOR_END_S: Final = 0.1
 _UPKEEP_EVERY_S: Final = 1.0
 _OLD_RUNS_EVERY_S: Final = 300.0
+_EACH_TIME: Final = {"upkeep_every": 1}
+"""`--once` may make a flush or two: whoever's commit makes an upkeep due has to do it."""
 _LONG_JOB: Final = 10.0
 """So many times STALL_S a job may take that doesn't fail."""
 
@@ -155,7 +157,7 @@ class ShapesLeadership:
             catalog=self._catalog,
             jobs=jobs,
             threads=self._threads,
-            max_flushes=limits.max_flushes,
+            limits=FlushLimits(flushes=limits.max_flushes, **_EACH_TIME if self._once else {}),
             heartbeat_s=self._line.timings.heartbeat_s,
             parameters=self._line.parameters,
             say_needed=self._preparation.say_needed,
@@ -214,6 +216,7 @@ class ShapesLeadership:
             await self._until_stopped_or_given_up(pipeline)
             return
         target: int | None = None
+        looks = 0
         while not self._stop.is_set():
             ledger, now = pipeline.ledger, time.monotonic()
             self._give_up_if_stalled(pipeline, now)
@@ -224,8 +227,11 @@ class ShapesLeadership:
             is_whole = not pipeline.awaits_snapshots()
             if target is None and is_whole:
                 target = await flushed_lsn(await self._line.connect())
+                # One may be under way: the next but one has seen all that was there.
+                looks = pipeline.watch.looks + 2
                 _log.info("once", target=format_lsn(target))
-            if target is not None and is_whole and ledger.tracker.frontier_lsn >= target:
+            is_done = target is not None and is_whole and ledger.tracker.frontier_lsn >= target
+            if is_done and pipeline.watch.looks >= looks and not ledger.plan.is_tending:
                 return
             await asyncio.sleep(_LOOK_FOR_END_S)
 

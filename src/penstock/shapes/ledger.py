@@ -100,7 +100,9 @@ class Ledger:
         self.plan.stop(shape, sentence, now)
 
     def noted(self, shape: str) -> None:
-        """The registry knows that the shape's table doesn't count."""
+        """The registry knows that the shape's table doesn't count; a copy may have ended meanwhile."""
+        if not self.plan.awaits_snapshot(shape):
+            return
         self._noted.add(shape)
         self._park(shape)
 

@@ -63,7 +63,7 @@ class ShapesPipeline:
         catalog: ShapeCatalog,
         jobs: ShapeJobs,
         threads: JobThreads,
-        max_flushes: int,
+        limits: FlushLimits,
         heartbeat_s: float,
         parameters: dict[str, Any],
         say_needed: Callable[[SnapshotAgain], None],
@@ -83,7 +83,7 @@ class ShapesPipeline:
             ),
             log=log,
             tracker=FlushTracker(initial_lsn=start_lsn),
-            plan=FlushPlan(FlushLimits(flushes=max_flushes)),
+            plan=FlushPlan(limits),
         )
         self._enter_shapes(prepared, held)
         self.confirmed = Confirmed(self.ledger.tracker, self.keeper, self.ledger.offsets)

@@ -74,7 +74,7 @@ def judge(
     for added in members.values():
         if added.attached and table not in routes.get(added.relation, ()):
             return Judgement(f"{added.relation} was attached to {table}, with what it held")
-        if added.filenode and not added.attached:
+        if added.filenode:
             suspicion = (
                 f"{added.relation} is a partition of {table}, and not all of its rows are in the stream"
             )

@@ -51,6 +51,8 @@ class TableWatch:
         self._failures = 0
         self._following: set[str] = set()
         self._said: dict[str, str] = {}
+        self.looks = 0
+        """How many looks have come to their end."""
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -63,6 +65,7 @@ class TableWatch:
                 for shape in self._altered(trees):
                     self._following.add(shape)
                     group.create_task(self._follow(shape), name=f"follow {shape}")
+                self.looks += 1
                 await asyncio.sleep(_LOOK_EVERY_S)
 
     def _altered(self, trees: Sequence[Tree]) -> list[str]:

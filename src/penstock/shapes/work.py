@@ -113,6 +113,7 @@ class Work:
 
     async def _flush(self, shape: Shape, relations: Set[Relation], up_to: LogOffset) -> JobDone | None:
         """None: nothing of the shape lies up to there."""
+        self._refuse_parked(shape.name)
         ranges = self._ledger.log.read_plan(relations, self._ledger.held(shape.name), up_to)
         if not ranges:
             return None
@@ -121,6 +122,7 @@ class Work:
             try:
                 return await self._threads.run(self._jobs.flush, shape, facts, ranges, up_to.tx_offset)
             except SegmentUnreadable as error:
+                self._refuse_parked(shape.name)
                 # What this process can read is there: it is others who don't see it.
                 await asyncio.to_thread(_read_all, ranges)
                 raise not_shared(self._ledger.log.directory.parent, "a Spark executor") from error
@@ -138,6 +140,11 @@ class Work:
             raise
         await self._altered(shape.name, now)
         return done
+
+    def _refuse_parked(self, shape: str) -> None:
+        """Nobody keeps the log for a shape that was parked meanwhile: its flush fails alone."""
+        if self._ledger.is_parked(shape):
+            raise ShapeStopped(f"shape {shape} awaits a snapshot")
 
     async def _give_up_on(self, shape: str, error: LayoutChanged | RowIncomplete) -> None:
         """The table was something else when that change was made, and is so no more: nobody can read it.

@@ -56,8 +56,13 @@ def ill(files: Sequence[DataFile], column: str, wanted: int) -> list[DataFile]:
 
 
 def _deep(files: Sequence[DataFile], column: str) -> list[DataFile]:
-    """Those in whose range there is a value that is in the ranges of too many."""
-    known = sorted((file for file in files if column in file.bounds), key=lambda file: file.bounds[column])
+    """Those in whose range there is a value that is in the ranges of too many.
+
+    Files of one value only can't lie any better: the next key column tells their rows apart.
+    """
+    bounded = [file for file in files if column in file.bounds]
+    ranged = [file for file in bounded if file.bounds[column][0] != file.bounds[column][1]]
+    known = sorted(ranged, key=lambda file: file.bounds[column])
     found: dict[str, DataFile] = {}
     open_now: list[DataFile] = []
     for file in known:

@@ -198,6 +198,8 @@ class ShapeTable:
         Reads each commit once: those since the last look, or back to what our last one was made from. What
         the log has no more was looked at before the next one of ours was made.
         """
+        if self._trusted >= 0 and (state.position is None or state.version < self._trusted):
+            return f"{self._path}: another table was put in its place, after version {self._trusted}"
         if state.position is None:
             return None
         version, trusted = state.version, self._trusted
