@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from penstock.local.postgres import PrivatePostgres
 from penstock.lsn import parse_lsn
 from penstock.postgres.connection import connect, connect_replication, connection_parameters
 from penstock.postgres.replication_stream import ReplicationStream
+from penstock.postgres.snapshot import ExportedSnapshot
 from penstock.postgres.wal2json import replication_options
 from penstock.shapes.change_log_index import Relation
 from penstock.shapes.job_runner import JobThreads
@@ -22,8 +24,9 @@ from penstock.shapes.shapes_file import ShapesFile
 from penstock.shapes.verification import LOOKS_AGAIN, ShapeCheck, Verification
 from penstock.shapes.verify_report import ShapeResult
 from penstock.spark.session import shape_session
+from penstock.spark.snapshot_source import snapshot_rows
 from penstock.spark.table import AppId, ShapeTable
-from penstock.spark.verify import Counts, Values
+from penstock.spark.verify import Counts, Values, compare
 from penstock.spark.verify_jobs import CannotCompare, VerifyJobs
 
 SLOT = "verified"
@@ -224,3 +227,56 @@ async def test_a_table_that_is_not_there_is_said(service: Service, verify: Any) 
     result = await verify(say, shape=Shape("absent", TableName("public", "t")))
     assert result.exit_code == 2
     assert "there is no table at" in result.problem
+
+
+class Reads:
+    """Of how many parts Postgres is read, each time, and how many comparisons go row by row."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.parts: list[int] = []
+        self.by_row = 0
+
+        def counted_rows(*args: Any) -> Any:
+            self.parts.append(len(args[3]))
+            return snapshot_rows(*args)
+
+        def counted_compare(*args: Any) -> Any:
+            self.by_row += 1
+            return compare(*args)
+
+        monkeypatch.setattr("penstock.spark.verify_jobs.snapshot_rows", counted_rows)
+        monkeypatch.setattr("penstock.spark.verify_jobs.compare", counted_compare)
+
+
+async def test_rows_are_compared_only_where_sums_differ(
+    service: Service, verify: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_parts = partialmethod(ExportedSnapshot.parts, part_bytes=8192)
+    monkeypatch.setattr(ExportedSnapshot, "parts", small_parts)
+    service.sql("INSERT INTO t SELECT g, repeat('x', 30), 7 FROM generate_series(101, 3000) g")
+    rows = 21 + 2900
+
+    def say(text: str) -> None:
+        if text.startswith(WAITING):
+            service.catch_up()
+
+    reads = Reads(monkeypatch)
+    result = await verify(say)
+    assert (result.exit_code, result.counts) == (0, Counts(rows, rows, rows))
+    (all_parts,) = reads.parts
+    assert all_parts > 15
+    assert reads.by_row == 0
+
+    def spoil(rows: Rows) -> None:
+        rows[1500] = ("wrong", rows[1500][1])
+        del rows[1510]
+        rows[90000] = ("nobody's", 7)
+
+    service.spoil = spoil
+    reads = Reads(monkeypatch)
+    result = await verify(say)
+    assert result.counts == Counts(rows, rows, rows - 2, different=1, missing=1, extra=1)
+    assert [each.key["id"] for each in result.first] == ["1500", "1510", "90000"]
+    first, second, again = reads.parts
+    assert (first, again) == (all_parts, all_parts)
+    assert 0 < second < all_parts / 3

@@ -1,5 +1,7 @@
 """Compare a Postgres table with a lake table, row by row, in one pass.
 
+Only rows come here that verify_buckets.py did not find equal, and those that are looked at again.
+
 1. Rows of both sides are brought together by key. A key is `missing` (from the lake), `extra` (in the lake
    only), `different`, or equal. A key that the lake has twice is `different`, whatever its rows hold.
 2. Values are compared exactly. Null equals null and NaN equals NaN. 0.0 and -0.0 are different: Postgres
@@ -81,18 +83,33 @@ class Difference(NamedTuple):
 class Comparison:
     """What came of a comparison. Holds Spark's memory until it is closed."""
 
-    def __init__(self, counts: Counts, differing: DataFrame, key: Sequence[str]) -> None:
+    def __init__(self, counts: Counts, differing: DataFrame | None, key: Sequence[str]) -> None:
+        """`differing` is persisted; None if there are no such rows."""
         self.counts: Final = counts
         self._differing = differing
         self._key = tuple(key)
 
+    def beside(self, others: Counts) -> Comparison:
+        """This one and what is known of other keys, all of which are equal. The rows are those of all."""
+        counts = self.counts._replace(
+            postgres=others.postgres, lake=others.lake, equal=self.counts.equal + others.equal
+        )
+        return Comparison(counts, self._differing, self._key)
+
     def keys(self) -> pa.Table:
-        """The keys that differ, typed as the lake has them; RECHECK_LIMIT of them if there are more."""
+        """The keys that differ, typed as the lake has them; RECHECK_LIMIT of them if there are more.
+
+        Without columns if none differ.
+        """
+        if self._differing is None:
+            return pa.table({})
         names = [column_of(name, _KEY) for name in self._key]
         return self._differing.limit(RECHECK_LIMIT).select(*names).toArrow()
 
     def first(self, count: int, *, show_values: bool = False) -> list[Difference]:
         """The first keys that differ, in the order of the key. Values leave Spark only if asked for."""
+        if self._differing is None:
+            return []
         schema = self._differing.schema
         shown = [_texts(_KEY, schema), F.col(_VERDICT), F.col(_COLUMNS), F.col(_COPIES)]
         if show_values:
@@ -102,7 +119,8 @@ class Comparison:
 
     def close(self) -> None:
         """Give Spark's memory back."""
-        self._differing.unpersist()
+        if self._differing is not None:
+            self._differing.unpersist()
 
 
 def compare(
@@ -126,11 +144,15 @@ def compare(
     seen = Observation()
     differing = judged.observe(seen, *_counters()).where(F.col(_VERDICT).isNotNull()).persist()
     try:
-        differing.count()
-        return Comparison(Counts(**{name: value or 0 for name, value in seen.get.items()}), differing, key)
+        some = differing.count() > 0
+        counts = Counts(**{name: value or 0 for name, value in seen.get.items()})
     except BaseException:
         differing.unpersist()
         raise
+    if some:
+        return Comparison(counts, differing, key)
+    differing.unpersist()
+    return Comparison(counts, None, key)
 
 
 def only(rows: DataFrame, keys: DataFrame) -> DataFrame:

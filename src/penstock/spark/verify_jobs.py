@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
-from delta.tables import DeltaTable
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -24,13 +23,12 @@ from penstock.spark.apply import DELETE
 from penstock.spark.changes import ShapeLayout
 from penstock.spark.decode import ABSENT, ACTION, OP_OFFSET
 from penstock.spark.names import column_of, quote
-from penstock.spark.session import plain_error, plain_errors, shape_session
+from penstock.spark.session import plain_error, shape_session
 from penstock.spark.shape_jobs import layout_of
 from penstock.spark.snapshot_source import snapshot_rows
 from penstock.spark.table import AppId, ShapeTable
-from penstock.spark.verify import Comparison, compare, only, without
-
-_TRIES: Final = 10
+from penstock.spark.verify import Comparison, Counts, compare, only, without
+from penstock.spark.verify_buckets import bucket_sums
 
 
 class CannotCompare(PenstockError):
@@ -89,7 +87,7 @@ class VerifyJobs:
         """The shape's table as it is now. CannotCompare if it isn't there, or lacks columns."""
         self._enter(shape)
         table = self._tables[shape.name]
-        if not table.exists():
+        if table.read_state().version < 0:
             raise CannotCompare(f"there is no table at {table.path}. Fix: start penstock shapes")
         lacking = table.lacking([each.column for each in facts.wanted(shape.columns)])
         if lacking:
@@ -97,28 +95,25 @@ class VerifyJobs:
             raise CannotCompare(
                 f"its table lacks what Postgres has: {names}. Fix: let penstock shapes add it"
             )
-        for _ in range(_TRIES):
-            version, offset = self._version(shape), table.read_offset()
-            if offset is None:
-                raise CannotCompare(
-                    f"the table at {table.path} was not written by Penstock for this database"
-                )
-            if self._version(shape) == version:
-                return TableAt(version, offset)
-        raise CannotCompare(f"the table at {table.path} is written too often to be looked at")
-
-    def _version(self, shape: Shape) -> int:
-        path = self._tables[shape.name].path
-        with plain_errors(path):
-            newest = DeltaTable.forPath(self._sessions[shape.name], path).history(1).head()
-        return -1 if newest is None else int(newest["version"])
+        # After the columns, of which there may only come more.
+        state = table.read_state()
+        if state.offset is None:
+            raise CannotCompare(f"the table at {table.path} was not written by Penstock for this database")
+        return TableAt(state.version, state.offset)
 
     def compare(self, shape: Shape, postgres: PostgresAt, lake: TableAt) -> Comparison:
-        """Compare all rows."""
+        """Compare all rows: by sums of buckets, and one by one in the buckets that differ."""
         self._enter(shape)
         key, stored = postgres.facts.key, layout_of(shape, postgres.facts).stored
         with self._explained(shape):
-            return compare(self._postgres_rows(shape, postgres), self._lake_rows(shape, lake), key, stored)
+            here, there = self._postgres_rows(shape, postgres), self._lake_rows(shape, lake)
+            sums = bucket_sums(here, there, key, stored, len(postgres.parts))
+            counts = Counts(sums.postgres, sums.lake, sums.equal)
+            if not sums.differing:
+                return Comparison(counts, None, key)
+            again = postgres._replace(parts=sums.parts(postgres.parts))
+            here = sums.rows(self._postgres_rows(shape, again))
+            return compare(here, sums.rows(there), key, stored).beside(counts)
 
     def sort_out(
         self, shape: Shape, facts: TableFacts, keys: pa.Table, frames: Sequence[bytes] | None
