@@ -14,7 +14,7 @@ setup: ## Install what is missing: Postgres 15 with wal2json, Java 17, the locke
 demo: setup ## Watch a shop's changes reach Kinesis and Delta tables while leaders are killed (under two minutes)
 	@$(BIN)/penstock demo
 
-test: lint ## Run the linters, then the tests (some 25 minutes on two cores)
+test: lint ## Run the linters, then the tests (some 35 minutes on two cores)
 	$(BIN)/pytest --durations=10
 
 soak: setup ## Play generated histories against penstock shapes for SOAK_MINUTES (10); compare every table
