@@ -29,6 +29,7 @@ from penstock.postgres.connection import (
 from penstock.postgres.leader import LockHolder, lock_holder, slot_hash64
 from penstock.postgres.preflight_tables import TableRules, judge_tables
 from penstock.postgres.slot import SlotState, check_server, read_slot, translate
+from penstock.postgres.synchronous import read_settings
 from penstock.settings import CaptureSettings, LeaderSettings, ReplicationSettings
 
 ANSWER_S: Final = 10.0
@@ -191,7 +192,7 @@ class _Preflight:
         return [rules.judge_walsenders(await ask.read_walsenders(self._session), someone_leads=leads)]
 
     async def _look_at_synchronous(self) -> list[Finding]:
-        names, name = await ask.read_synchronous(self._session)
+        names, name = await read_settings(self._session)
         # Unless PGAPPNAME names them all, sessions have the names of their roles.
         if name == application_name(_ROLE):
             name = application_name(f"{self._role} {self._replication.slot}")

@@ -33,10 +33,6 @@ _RETENTION: LiteralString = """
 SELECT (SELECT setting::int FROM pg_catalog.pg_settings WHERE name = 'max_slot_wal_keep_size'),
        pg_catalog.current_setting('idle_replication_slot_timeout', true)
 """
-_SYNCHRONOUS: LiteralString = """
-SELECT pg_catalog.current_setting('synchronous_standby_names'),
-       pg_catalog.current_setting('application_name')
-"""
 _NOTE: LiteralString = """
 SELECT pg_catalog.bool_and(pg_catalog.has_function_privilege(name::pg_catalog.regprocedure, 'EXECUTE'))
 FROM pg_catalog.unnest(ARRAY['pg_catalog.lo_from_bytea(oid,bytea)', 'pg_catalog.lo_get(oid)',
@@ -112,12 +108,6 @@ async def read_walsenders(connection: AsyncConnection) -> Places:
 async def read_retention(connection: AsyncConnection) -> Retention:
     """Under which settings the server gives a slot up."""
     return Retention(*await _row(connection, _RETENTION))
-
-
-async def read_synchronous(connection: AsyncConnection) -> tuple[str, str]:
-    """synchronous_standby_names, and the name of our session."""
-    names, application_name = await _row(connection, _SYNCHRONOUS)
-    return str(names), str(application_name)
 
 
 async def may_keep_note(connection: AsyncConnection) -> bool:

@@ -32,12 +32,19 @@ def names_standby(setting: str, application_name: str) -> bool:
     return any(name == "*" or name.lower() == application_name.lower() for name in names)
 
 
+async def read_settings(connection: AsyncConnection) -> tuple[str, str]:
+    """synchronous_standby_names, and the name of this session."""
+    row = await (await connection.execute(_SETTINGS)).fetchone()
+    assert row is not None, "a SELECT without FROM has a row"
+    names, application_name = row
+    return str(names), str(application_name)
+
+
 async def check_synchronous(walsender: AsyncConnection) -> None:
     """Raise SynchronousStandby if commits would wait for this session once it streams."""
-    row = await (await walsender.execute(_SETTINGS)).fetchone()
-    assert row is not None, "a SELECT without FROM has a row"
-    if names_standby(*row):
-        raise synchronous_standby(*row)
+    settings = await read_settings(walsender)
+    if names_standby(*settings):
+        raise synchronous_standby(*settings)
 
 
 async def check_walsender(connection: AsyncConnection, pid: int) -> None:
@@ -45,9 +52,7 @@ async def check_walsender(connection: AsyncConnection, pid: int) -> None:
     row = await (await connection.execute(_SYNC_STATE, (pid,))).fetchone()
     # A role that may not see the state of other sessions still sees its own ones'.
     if row is not None and row[0] not in (None, "async"):
-        settings = await (await connection.execute(_SETTINGS)).fetchone()
-        assert settings is not None, "a SELECT without FROM has a row"
-        raise synchronous_standby(*settings)
+        raise synchronous_standby(*await read_settings(connection))
 
 
 def synchronous_standby(setting: str, application_name: str) -> SynchronousStandby:
