@@ -15,9 +15,8 @@ from typing import Any, Final, LiteralString
 import psycopg
 from psycopg import AsyncConnection
 
-from penstock.errors import LineLost
 from penstock.lsn import format_lsn
-from penstock.postgres.connection import connect, one_line
+from penstock.postgres.connection import connect
 from penstock.postgres.slot import translate
 from penstock.postgres.wal2json import NOT_CHANGES, action_of, replication_options
 from penstock.shapes.change_log_index import Relation
@@ -25,7 +24,6 @@ from penstock.shapes.change_log_index import Relation
 MOST_BYTES: Final = 64 << 20
 """More is not fetched: it would fill the memory."""
 
-_NO_TIME_LIMIT: LiteralString = "SET statement_timeout = 0"
 _CREATE: LiteralString = "SELECT FROM pg_catalog.pg_create_logical_replication_slot(%s, %s, true)"
 # The first frame that is too much comes as null.
 _PEEK: LiteralString = """
@@ -80,10 +78,6 @@ async def watch_changes(
     connection = await connect(parameters)
     slot = f"penstock_watch_{secrets.token_hex(8)}"
     try:
-        try:
-            await connection.execute(_NO_TIME_LIMIT)
-        except psycopg.Error as error:
-            raise LineLost(f"the server ended the session: {one_line(error)}") from error
         try:
             await connection.execute(_CREATE, (slot, plugin))
         except psycopg.Error as error:
