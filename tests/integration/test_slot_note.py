@@ -9,10 +9,13 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
+from psycopg import AsyncClientCursor, AsyncConnection
 
+from penstock.errors import LockLost
 from penstock.local.kinesis import LocalKinesis
 from penstock.local.postgres import PrivatePostgres
 from penstock.lsn import parse_lsn
+from penstock.postgres.slot_note import NoteStore, SlotNote
 from tests.faults.stream_checks import read_changes
 from tests.servers.capture_site import CaptureSite, metric, readiness, wait_for_phase, wait_until
 from tests.servers.fault_proxy import FaultProxy
@@ -228,3 +231,31 @@ def test_a_leader_that_is_no_more_one_cannot_write_the_note(site: CaptureSite) -
             wait_for_phase(leader, "standby")
             assert noted_lsn(site) >= noted
             wait_until(lambda: noted_lsn(site) >= site.slot_row().confirmed_lsn, "the note is ahead")  # type: ignore[union-attr]
+
+
+async def test_a_former_leader_cant_write_where_the_next_one_stands(
+    postgres: PrivatePostgres, database: str
+) -> None:
+    """Also while both stand at the same LSN: a leader that was frozen has read the same note."""
+    sessions: list[AsyncConnection] = []
+
+    async def connect() -> AsyncConnection:
+        sessions.append(
+            await AsyncConnection.connect(
+                postgres.conninfo(database), autocommit=True, cursor_factory=AsyncClientCursor
+            )
+        )
+        return sessions[-1]
+
+    at = SlotNote("7", 1, 42)
+    former, latter = NoteStore(connect, "s"), NoteStore(connect, "s")
+    assert await former.claim() is None
+    assert await former.take_over(at) is None
+    assert await latter.claim() == at
+    with pytest.raises(LockLost):
+        await former.write(at._replace(confirmed_lsn=43))
+    assert await latter.take_over(at) is None
+    await latter.write(at._replace(confirmed_lsn=44))
+    assert await NoteStore(connect, "s").claim() == at._replace(confirmed_lsn=44)
+    for session in sessions:
+        await session.close()

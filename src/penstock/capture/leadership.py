@@ -107,7 +107,7 @@ class Leadership:
     ) -> tuple[SlotNote, NoteStore | None]:
         """Say what has happened to the slot since somebody led, and begin a note of our own."""
         store = NoteStore(self._line.connect, slot.name, answer_s=self._line.timings.answer_s)
-        known = latest(await store.read(), self._memory.known)
+        known = latest(await store.claim(), self._memory.known)
         if known is None and not created:
             _log.warning("slot_without_note", slot=slot.name, note="nothing is known of what it was before")
         findings = compare(known, server, slot.start_lsn)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final, LiteralString, NamedTuple
@@ -26,6 +27,9 @@ from penstock.postgres.connection import one_line
 _SIZE: Final = 256
 """A note is padded to this size: a shorter one must not leave the end of a longer one behind it."""
 _NOTHING: Final = b"{}".ljust(_SIZE)
+_CLAIMS: Final = 3
+_REFUSALS: Final = (errors.InsufficientPrivilege, errors.UndefinedObject, errors.ReadOnlySqlTransaction)
+"""What a server may answer whose role can't keep a note; it is said, and no reason to stop."""
 
 # Of several with our label, the one that is ours: others may have made theirs on purpose.
 _FIND: LiteralString = """
@@ -66,7 +70,11 @@ class SlotNote(NamedTuple):
 
 
 class NoteStore:
-    """One slot's note. A leadership reads it, takes it over, and then is the only one that can write it."""
+    """One slot's note. A leadership claims it, and then is the only one that can write it.
+
+    It carries its writer's mark: a former leader that wakes up finds another content than the one it wrote,
+    even if both stand at the same LSN.
+    """
 
     def __init__(
         self, connect: Callable[[], Awaitable[AsyncConnection]], slot: str, *, answer_s: float = 5.0
@@ -78,11 +86,31 @@ class NoteStore:
         self._label = f"penstock: how far replication slot {slot} was confirmed"
         self._session: AsyncConnection | None = None
         self._oid: int | None = None
+        self._mark = secrets.token_hex(8)
         self._content = b""
         """What it held when we last read or wrote it."""
 
-    async def read(self) -> SlotNote | None:
-        """The note, or None if there is none, or none that can be used; the latter is said."""
+    async def claim(self) -> SlotNote | None:
+        """The note, which its former writer can't change any more, or None if there is none.
+
+        None also if it can't be used; that is said. One that we may only read is returned as it is.
+        """
+        for _ in range(_CLAIMS):
+            note = await self._read()
+            if note is None:
+                return None
+            try:
+                async with self._answering():
+                    await self._replace(self._encode(note))
+            except _REFUSALS:
+                return note
+            except LockLost:
+                # A former leader's last word was on its way.
+                continue
+            return note
+        raise LockLost("another leader goes on writing the slot's note")
+
+    async def _read(self) -> SlotNote | None:
         async with self._answering():
             session = await self._open()
             row = await (await session.execute(_FIND, (self._label,))).fetchone()
@@ -113,7 +141,7 @@ class NoteStore:
                     await self._create(content)
                 else:
                     await self._replace(content)
-        except (errors.InsufficientPrivilege, errors.UndefinedObject, errors.ReadOnlySqlTransaction) as error:
+        except _REFUSALS as error:
             self._oid = None
             return one_line(error)
         return None
@@ -131,7 +159,7 @@ class NoteStore:
                 return note.confirmed_lsn
 
     async def forget(self) -> None:
-        """Leave no note behind that will be wrong: this leadership keeps none. `read` comes first."""
+        """Leave no note behind that will be wrong: this leadership keeps none. `claim` comes first."""
         if self._oid is not None and self._content != _NOTHING:
             async with self._answering():
                 await self._replace(_NOTHING)
@@ -167,7 +195,7 @@ class NoteStore:
                     if self._session is not None and not self._session.broken:
                         await self._session.execute("ROLLBACK")
                     raise
-        except (errors.InsufficientPrivilege, errors.UndefinedObject, errors.ReadOnlySqlTransaction):
+        except _REFUSALS:
             raise
         except psycopg.Error as error:
             raise LineLost(f"the slot's note can't be written: {one_line(error)}") from error
@@ -195,6 +223,7 @@ class NoteStore:
             "system": note.system_id,
             "timeline": note.timeline,
             "confirmed": format_lsn(note.confirmed_lsn),
+            "mark": self._mark,
         }
         return json.dumps(content).encode().ljust(_SIZE)
 
