@@ -8,9 +8,10 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from penstock.local.postgres import PrivatePostgres
+from penstock.model.change import Action
 from penstock.postgres.connection import PINNED_SESSION, QUALIFIED_NAMES
 from penstock.postgres.snapshot import SnapshotStale, export_snapshot
-from penstock.postgres.wal2json import NOT_CHANGES, action_of, replication_options
+from penstock.postgres.wal2json import Wal2Json, replication_options
 from penstock.shapes.change_log_index import Relation
 from penstock.shapes.streamed_rows import Digest, StreamedRows
 
@@ -35,6 +36,8 @@ INSERT INTO t (id, x) VALUES (12, repeat('toast', 100000));
 UPDATE t SET s = 5 WHERE id IN (1, 12); UPDATE t SET id = 20 WHERE id = 2; DELETE FROM t WHERE id = 3;
 """
 
+NOT_CHANGES = (Action.BEGIN, Action.COMMIT, Action.MESSAGE)
+
 
 @pytest.fixture
 def slot(postgres: PrivatePostgres, database: str) -> Iterator[str]:
@@ -52,7 +55,7 @@ def streamed(postgres: PrivatePostgres, database: str, slot: str) -> StreamedRow
     rows = StreamedRows(0)
     query = f"{session}; SELECT data FROM pg_logical_slot_get_changes('{slot}', NULL, NULL, {words})"
     for (data,) in postgres.psql(query, database):
-        if action_of(data.encode()) not in NOT_CHANGES and '"table":"t"' in data:
+        if Wal2Json().action(data.encode()) not in NOT_CHANGES and '"table":"t"' in data:
             rows.take(data.encode())
     rows.committed(1)
     return rows

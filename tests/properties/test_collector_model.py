@@ -9,9 +9,10 @@ from typing import NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.capture.transaction_builder import TransactionBuilder
 from penstock.log_offset import BEFORE_ALL, OP_INFINITY, LogOffset
 from penstock.lsn import format_lsn
+from penstock.postgres.stream.walk import FrameWalk
+from penstock.postgres.wal2json import Wal2Json
 from penstock.shapes.change_log_index import Relation
 from penstock.shapes.collector import Append, Collector, Committed, Silence, Step
 from penstock.shapes.flush_tracker import FlushTracker
@@ -173,7 +174,7 @@ def test_every_table_gets_every_change_once_however_often_the_stream_begins_agai
         frames = stream(sent, quiet)
         sizes = iter(lambda: data.draw(st.integers(1, 9)), 0)
         collector = Collector(
-            builder=TransactionBuilder(confirmed_lsn=slot),
+            walk=FrameWalk(Wal2Json(), confirmed_lsn=slot, needs_lsn=True),
             shapes=SHAPES,
             trees=TREES,
             held={name: offset for name, offset in held.items() if offset != BEFORE_ALL},

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.kinesis.partition_key import Fallback, PartitionKeys, UnknownRelation
 from penstock.postgres.key_indexes import KeyIndexes
-from penstock.postgres.wal2json import decode_change
+from penstock.postgres.wal2json import Wal2Json
 
 TRICKY = st.sampled_from(
     [
@@ -65,7 +65,7 @@ def payloads(draw: st.DrawFn) -> bytes:
 
 
 def keys() -> PartitionKeys:
-    return PartitionKeys(by_primary_key=True, fallback=Fallback.TABLE)
+    return PartitionKeys(Wal2Json(), by_primary_key=True, fallback=Fallback.TABLE)
 
 
 def key_by_reading(known: dict[tuple[str, str], Any], payload: bytes) -> str:
@@ -92,7 +92,7 @@ def test_scanning_and_reading_agree(frames: Sequence[bytes]) -> None:
 
 def catalog(payload: bytes) -> KeyIndexes:
     """The catalog's answer: the primary key that the frame names, and its identity if that is another."""
-    change = decode_change(payload)
+    change = Wal2Json().row(payload)
     named = [value.name for value in change.identity] if change.identity else []
     primary = [column["name"] for column in json.loads(bytes(change.pk) or b"[]")]
     return KeyIndexes(primary, [] if set(primary) <= set(named) else named)

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.local.postgres import PrivatePostgres
 from penstock.lsn import format_lsn
 from penstock.postgres.connection import PINNED_SESSION
-from penstock.postgres.wal2json import decode_boundary, decode_change, replication_options
+from penstock.postgres.wal2json import Wal2Json, replication_options
 from penstock.shapes.change_log import ChangeLog, LogLimits
 from penstock.shapes.change_log_errors import ChangeLogTrimmed, SegmentUnreadable
 from penstock.shapes.change_log_index import Relation, SegmentRange
@@ -443,11 +443,11 @@ def log_all(log: ChangeLog, stream: Sequence[bytes]) -> None:
     tx_offset = op_offset = 0
     for frame in stream:
         if frame.startswith((b'{"action":"B"', b'{"action":"C"')):
-            tx_offset, op_offset = decode_boundary(frame).commit_lsn or 0, 0
+            tx_offset, op_offset = Wal2Json().transaction(frame).commit_lsn or 0, 0
             if frame.startswith(b'{"action":"C"'):
                 log.commit(tx_offset)
         else:
-            change = decode_change(frame)
+            change = Wal2Json().row(frame)
             log.append(Relation(change.schema, change.table), tx_offset, op_offset, frame)
             op_offset += 2
     log.flush(0.0)

@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 from penstock.capture.ack import AckTracker
 from penstock.capture.event import ChangeEvent
-from penstock.capture.intake import Intake, Intaken
-from penstock.capture.transaction_builder import TransactionBuilder
+from penstock.capture.intake import Batch, Intake
 from penstock.errors import ProtocolViolation
-from penstock.kinesis.partition_key import Fallback, PartitionKeys, Relation
+from penstock.kinesis.partition_key import Fallback, KeyedRelation, PartitionKeys
 from penstock.log_offset import OP_INFINITY, LogOffset
 from penstock.lsn import format_lsn
 from penstock.postgres.key_indexes import KeyIndexes
+from penstock.postgres.stream.walk import FrameWalk
+from penstock.postgres.wal2json import Wal2Json
 
 NOW = 77.0
 SERVER_TIME_US = 123_456_789
@@ -25,10 +26,11 @@ PK = b'[{"name":"id","type":"integer"}]'
 
 class Parts(NamedTuple):
     intake: Intake
+    walk: FrameWalk
     tracker: AckTracker
     keys: PartitionKeys
 
-    def take(self, *frames: bytes) -> Intaken:
+    def take(self, *frames: bytes) -> Batch:
         return self.intake.take([memoryview(frame) for frame in frames], 0, NOW)
 
 
@@ -36,17 +38,18 @@ def parts(
     *, start_lsn: int = 10, publish_transactions: bool = False, max_bytes: int = 10_000, window: int = 100
 ) -> Parts:
     tracker = AckTracker(initial_lsn=start_lsn)
-    keys = PartitionKeys(by_primary_key=True, fallback=Fallback.LSN)
-    keys.learn(Relation("public", "t", PK), KeyIndexes(["id"]))
+    keys = PartitionKeys(Wal2Json(), by_primary_key=True, fallback=Fallback.LSN)
+    keys.learn(KeyedRelation("public", "t", PK), KeyIndexes(["id"]))
+    walk = FrameWalk(Wal2Json(), confirmed_lsn=start_lsn)
     intake = Intake(
         tracker=tracker,
-        builder=TransactionBuilder(confirmed_lsn=start_lsn),
+        walk=walk,
         keys=keys,
         publish_transactions=publish_transactions,
         max_event_bytes=max_bytes,
         window=window,
     )
-    return Parts(intake, tracker, keys)
+    return Parts(intake, walk, tracker, keys)
 
 
 def xlogdata(payload: bytes, wal_start: int = 0) -> bytes:
@@ -96,7 +99,7 @@ def test_a_change_becomes_an_event_with_its_position_key_and_payload_untouched()
 
 def test_the_size_is_what_kinesis_counts() -> None:
     some = parts()
-    some.keys.learn(Relation("public", "ë", PK), KeyIndexes(["id"]))
+    some.keys.learn(KeyedRelation("public", "ë", PK), KeyIndexes(["id"]))
     frames = [boundary("B", 100, 110), xlogdata(row(7)), xlogdata(row(7, table="ë"))]
 
     sizes = [event.record_size_bytes for event in some.take(*frames).events]
@@ -108,8 +111,8 @@ def test_a_key_that_is_not_ascii_counts_in_bytes() -> None:
     tracker = AckTracker()
     intake = Intake(
         tracker=tracker,
-        builder=TransactionBuilder(confirmed_lsn=0),
-        keys=PartitionKeys(by_primary_key=False, fallback=Fallback.STATIC, static="ë"),
+        walk=FrameWalk(Wal2Json(), confirmed_lsn=0),
+        keys=PartitionKeys(Wal2Json(), by_primary_key=False, fallback=Fallback.STATIC, static="ë"),
         publish_transactions=False,
         max_event_bytes=10_000,
         window=10,
@@ -204,12 +207,12 @@ def test_a_keepalive_inside_a_transaction_confirms_nothing() -> None:
 
 def test_received_is_the_highest_position_heard_of() -> None:
     some = parts(start_lsn=10)
-    heard = [some.intake.received_lsn]
+    heard = [some.walk.received_lsn]
     *frames, commit = transaction(100, 110, 1, 2, wal_start=90)
     begin, late_change, _ = transaction(400, 410, 3, wal_start=50)
     for frame in (*frames, keepalive(100), commit, keepalive(300), keepalive(200), begin, late_change):
         some.take(frame)
-        heard.append(some.intake.received_lsn)
+        heard.append(some.walk.received_lsn)
 
     assert heard == [10, 10, 90, 90, 100, 110, 300, 300, 300, 300]
 
@@ -219,8 +222,8 @@ def test_a_question_of_the_server_is_kept_until_it_is_answered() -> None:
 
     some.take(keepalive(50, reply=True), keepalive(51))
 
-    assert some.intake.reply_requested
-    assert some.intake.server_time_us == SERVER_TIME_US
+    assert some.walk.reply_requested
+    assert some.walk.server_time_us == SERVER_TIME_US
 
 
 @pytest.mark.parametrize("inside", [False, True])
@@ -232,14 +235,14 @@ def test_logical_messages_are_counted_and_move_nothing(inside: bool) -> None:
     taken = some.take(*([begin, message, change, commit] if inside else [message, begin, change, commit]))
 
     assert offsets(taken.events) == [LogOffset(100, 0)]
-    assert (some.intake.totals.messages, some.intake.received_lsn) == (1, 110)
+    assert (some.walk.messages, some.walk.received_lsn) == (1, 110)
     assert some.tracker.mark_published_by_id(1) == 110
 
 
 @pytest.mark.parametrize("payload", [b"", b"not json", b'{"action":"I","t":"a"b"}', b'{"x":1}'])
 def test_a_payload_that_cannot_be_read_is_published_all_the_same(payload: bytes) -> None:
     some = parts()
-    some.keys.learn(Relation("", "", b""), KeyIndexes())
+    some.keys.learn(KeyedRelation("", "", b""), KeyIndexes())
     begin, _, commit = transaction(100, 110, 7)
 
     (event,) = some.take(begin, xlogdata(payload, wal_start=0x20), commit).events
@@ -255,7 +258,7 @@ def test_an_unknown_relation_stops_before_its_frame_and_nothing_is_taken_twice()
 
     first = some.intake.take(views, 0, NOW)
     assert (offsets(first.events), first.next_frame) == ([LogOffset(100, 0)], 2)
-    assert first.unknown == Relation("public", "u", PK)
+    assert first.unknown == KeyedRelation("public", "u", PK)
 
     some.keys.learn(first.unknown, KeyIndexes(["id"]))
     second = some.intake.take(views, first.next_frame, NOW)
@@ -286,7 +289,7 @@ def test_a_full_window_stops_reading_until_it_moves() -> None:
         taken = some.intake.take(views, taken.next_frame, NOW)
 
     assert some.tracker.pending_count == 2
-    assert some.intake.take(views, taken.next_frame, NOW) == Intaken([], taken.next_frame)
+    assert some.intake.take(views, taken.next_frame, NOW) == Batch([], taken.next_frame)
 
     some.tracker.mark_published_by_id(1)
     assert not some.intake.window_is_full
@@ -329,7 +332,7 @@ def test_totals() -> None:
     taken = some.take(*transaction(100, 110, 1, 2), *transaction(200, 210), keepalive(300))
 
     totals = some.intake.totals
-    assert (totals.changes, totals.transactions, totals.keepalives, totals.messages) == (2, 2, 1, 0)
+    assert (totals.changes, totals.transactions, some.walk.keepalives, some.walk.messages) == (2, 2, 1, 0)
     assert totals.bytes == sum(event.record_size_bytes for event in taken.events)
 
 

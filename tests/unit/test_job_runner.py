@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from penstock.capture.transaction_builder import TransactionBuilder
 from penstock.errors import PenstockError
 from penstock.log_offset import LogOffset
+from penstock.postgres.stream.walk import FrameWalk
+from penstock.postgres.wal2json import Wal2Json
 from penstock.shapes.change_log import ChangeLog
 from penstock.shapes.change_log_errors import ChangeLogBroken, SegmentUnreadable
 from penstock.shapes.change_log_index import Relation
@@ -35,7 +36,7 @@ def ledger(tmp_path: Path) -> Ledger:
     names = ("a", "b", "c")
     ledger = Ledger(
         collector=Collector(
-            builder=TransactionBuilder(confirmed_lsn=100),
+            walk=FrameWalk(Wal2Json(), confirmed_lsn=100, needs_lsn=True),
             shapes=dict.fromkeys(names, TABLE),
             trees=[Tree(Member(TABLE, 1, 1, "x"))],
             held=dict.fromkeys(names, whole(90)),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from penstock.decoding.port import Value
 from penstock.kinesis.partition_key import KeyColumns
-from penstock.postgres.wal2json import Value
 
 PK = b'[{"name":"id"}]'
 

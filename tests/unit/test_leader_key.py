@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.capture import app  # noqa: F401 - with it, every error class is defined
+from penstock.decoding.port import Unreadable
 from penstock.errors import PenstockError
-from penstock.kinesis.partition_key import Relation, UnknownRelation
+from penstock.kinesis.partition_key import KeyedRelation, UnknownRelation
 from penstock.postgres.leader import slot_hash64
-from penstock.postgres.wal2json import Unreadable
 
 
 def tree(kind: type[PenstockError]) -> Iterator[type[PenstockError]]:
@@ -48,7 +48,7 @@ def test_errors_travel_between_processes(kind: type[PenstockError]) -> None:
 
 
 def test_errors_that_never_leave_their_module_are_picklable_too() -> None:
-    relation = Relation("public", "t", b"[]")
+    relation = KeyedRelation("public", "t", b"[]")
 
     assert pickle.loads(pickle.dumps(UnknownRelation(relation))).relation == relation
     assert str(pickle.loads(pickle.dumps(Unreadable("why")))) == "why"

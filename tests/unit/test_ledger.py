@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.capture.transaction_builder import TransactionBuilder
 from penstock.log_offset import BEFORE_ALL, LogOffset
+from penstock.postgres.stream.walk import FrameWalk
+from penstock.postgres.wal2json import Wal2Json
 from penstock.shapes.change_log import ChangeLog
 from penstock.shapes.change_log_index import Relation
 from penstock.shapes.change_log_runs import create_run
@@ -24,7 +25,7 @@ START = 100
 def ledger(tmp_path: Path) -> Ledger:
     """Two shapes of one table, `old` with everything before the start, on an empty log."""
     collector = Collector(
-        builder=TransactionBuilder(confirmed_lsn=START),
+        walk=FrameWalk(Wal2Json(), confirmed_lsn=START, needs_lsn=True),
         shapes={"old": ORDERS, "new": ORDERS},
         trees=[Tree(Member(ORDERS, 1, 1, "a"))],
         held={"old": whole(90)},

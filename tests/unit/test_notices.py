@@ -4,7 +4,9 @@ import pytest
 from psycopg.errors import Diagnostic
 from structlog.testing import capture_logs
 
+from penstock.model.relation import Relation
 from penstock.postgres.notices import NoticeAlarm
+from penstock.postgres.wal2json import Wal2Json
 
 
 class Notice(Diagnostic):
@@ -21,11 +23,11 @@ class Notice(Diagnostic):
 class Count:
     def __init__(self) -> None:
         self.dropped = 0
-        self.tables: set[tuple[str, str]] = set()
+        self.tables: set[Relation] = set()
 
-    def add(self, schema: str, table: str) -> None:
+    def add(self, relation: Relation) -> None:
         self.dropped += 1
-        self.tables.add((schema, table))
+        self.tables.add(relation)
 
 
 @pytest.mark.parametrize("action", ["UPDATE", "DELETE"])
@@ -33,19 +35,21 @@ def test_a_dropped_change_is_counted_and_its_table_is_said(action: str) -> None:
     count = Count()
 
     with capture_logs() as said:
-        NoticeAlarm(count.add)(Notice(f'no tuple identifier for {action} in table "public"."My table"'))
+        NoticeAlarm(Wal2Json().left_out, count.add)(
+            Notice(f'no tuple identifier for {action} in table "public"."My table"')
+        )
 
     assert count.dropped == 1
     (line,) = said
     assert (line["log_level"], line["event"]) == ("error", "changes_dropped_by_server")
-    assert line["table"] == "public.My table"
+    assert line["table"] == 'public."My table"'
     assert count.tables == {("public", "My table")}
     assert "REPLICA IDENTITY" in line["fix"]
 
 
 def test_each_is_counted_and_each_table_is_said_once() -> None:
     count = Count()
-    alarm = NoticeAlarm(count.add)
+    alarm = NoticeAlarm(Wal2Json().left_out, count.add)
 
     with capture_logs() as said:
         for table in ('"public"."a"', '"public"."b"', '"public"."a"'):
@@ -61,6 +65,6 @@ def test_other_notices_are_nothing(sentence: str | None) -> None:
     count = Count()
 
     with capture_logs() as said:
-        NoticeAlarm(count.add)(Notice(sentence))
+        NoticeAlarm(Wal2Json().left_out, count.add)(Notice(sentence))
 
     assert (count.dropped, said) == (0, [])

@@ -8,12 +8,13 @@ import pytest
 from penstock.kinesis.partition_key import (
     MAX_KEY_CHARACTERS,
     Fallback,
+    KeyedRelation,
     PartitionKeys,
-    Relation,
     UnknownRelation,
     choose_columns,
 )
 from penstock.postgres.key_indexes import KeyIndexes
+from penstock.postgres.wal2json import Wal2Json
 
 WAL_START = 0x16_B374D848
 WAL_TEXT = "16/B374D848"
@@ -49,7 +50,7 @@ class Catalog:
 
     def __init__(self, **indexes: KeyIndexes) -> None:
         self.indexes = indexes
-        self.asked: list[Relation] = []
+        self.asked: list[KeyedRelation] = []
 
     def key(self, keys: PartitionKeys, frame: bytes) -> str:
         """What the reader does: ask, learn, try again."""
@@ -62,7 +63,7 @@ class Catalog:
 
 
 def by_primary_key(fallback: Fallback = Fallback.LSN) -> PartitionKeys:
-    return PartitionKeys(by_primary_key=True, fallback=fallback, static="everything")
+    return PartitionKeys(Wal2Json(), by_primary_key=True, fallback=fallback, static="everything")
 
 
 def key(frame: bytes, *primary: str, identity: Sequence[str] = (), fallback: Fallback = Fallback.LSN) -> str:
@@ -223,7 +224,7 @@ def test_the_unknown_relation_says_what_to_ask_for() -> None:
     with pytest.raises(UnknownRelation) as raised:
         by_primary_key().key(payload(schema="s", table="t", columns={"id": 1}), WAL_START)
 
-    assert raised.value.relation == Relation("s", "t", b'[{"name":"id","type":"integer"}]')
+    assert raised.value.relation == KeyedRelation("s", "t", b'[{"name":"id","type":"integer"}]')
 
 
 @pytest.mark.parametrize(
@@ -231,14 +232,14 @@ def test_the_unknown_relation_says_what_to_ask_for() -> None:
     [(Fallback.LSN, WAL_TEXT), (Fallback.TABLE, "public.t"), (Fallback.STATIC, "everything")],
 )
 def test_fallback_mode_asks_nobody(fallback: Fallback, expected: str) -> None:
-    keys = PartitionKeys(by_primary_key=False, fallback=fallback, static="everything")
+    keys = PartitionKeys(Wal2Json(), by_primary_key=False, fallback=fallback, static="everything")
 
     assert keys.key(payload(columns={"id": 1}), WAL_START) == expected
 
 
 def test_a_long_table_name_is_hashed_in_the_fallback_too() -> None:
     frame = payload(table="ë" * 60, columns={"id": 1})
-    keys = PartitionKeys(by_primary_key=False, fallback=Fallback.TABLE)
+    keys = PartitionKeys(Wal2Json(), by_primary_key=False, fallback=Fallback.TABLE)
 
     assert len(keys.key(frame, WAL_START)) == 64
 

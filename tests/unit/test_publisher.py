@@ -23,6 +23,7 @@ from penstock.kinesis.undeliverable import UndeliverablePolicy
 from penstock.ops.health import Health
 from penstock.ops.metrics import CaptureMetrics
 from penstock.postgres.freshness import Freshness
+from penstock.postgres.wal2json import Wal2Json
 
 OUT_OF_REACH = Failed("ConnectTimeout", "no answer", stream_fault=False)
 DENIED = Failed("AccessDeniedException", "no right", stream_fault=True)
@@ -97,7 +98,7 @@ def parts(
         ),
         sink=sink,
         undeliverable=UndeliverablePolicy(
-            store=store, slot="slot", health=health, metrics=metrics, backoff=soon
+            store=store, slot="slot", summary=Wal2Json().summary, health=health, metrics=metrics, backoff=soon
         ),
         freshness=Freshness(limit_s=5.0, now=time.monotonic() - vouched_s_ago),
         health=health,

@@ -8,10 +8,12 @@ from penstock.capture.feedback import Feedback
 from penstock.capture.intake import Intake
 from penstock.capture.queue import InflightEventQueue
 from penstock.capture.reader import Reader
-from penstock.capture.transaction_builder import TransactionBuilder
 from penstock.kinesis.partition_key import Fallback, PartitionKeys
+from penstock.postgres.answering import Answering
 from penstock.postgres.freshness import Freshness
 from penstock.postgres.key_indexes import KeyIndexes
+from penstock.postgres.stream.walk import FrameWalk
+from penstock.postgres.wal2json import Wal2Json
 
 
 class SilentLine:
@@ -39,10 +41,11 @@ async def same(event: ChangeEvent) -> ChangeEvent:
 
 async def test_it_reads_nothing_while_the_sink_has_no_room() -> None:
     line, tracker, room = SilentLine(), AckTracker(), asyncio.Event()
-    keys = PartitionKeys(by_primary_key=False, fallback=Fallback.LSN, static="")
+    keys = PartitionKeys(Wal2Json(), by_primary_key=False, fallback=Fallback.LSN, static="")
+    walk = FrameWalk(Wal2Json(), confirmed_lsn=0)
     intake = Intake(
         tracker=tracker,
-        builder=TransactionBuilder(confirmed_lsn=0),
+        walk=walk,
         keys=keys,
         publish_transactions=False,
         max_event_bytes=1_000,
@@ -59,8 +62,11 @@ async def test_it_reads_nothing_while_the_sink_has_no_room() -> None:
         keys=keys,
         key_indexes=no_indexes,
         replace_oversize=same,
-        feedback=Feedback(line=line, tracker=tracker, received_lsn=lambda: 0, heartbeat_s=1.0),
-        freshness=Freshness(limit_s=5.0, now=0.0),
+        answering=Answering(
+            walk,
+            Feedback(line=line, tracker=tracker, received_lsn=lambda: 0, heartbeat_s=1.0),
+            Freshness(limit_s=5.0, now=0.0),
+        ),
         sink_room=wait_for_room,
     )
     reading = asyncio.create_task(reader.run())

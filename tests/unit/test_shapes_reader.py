@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from penstock.capture.feedback import Feedback
-from penstock.capture.transaction_builder import TransactionBuilder
 from penstock.log_offset import BEFORE_ALL
 from penstock.lsn import format_lsn
+from penstock.postgres.answering import Answering
 from penstock.postgres.freshness import Freshness
+from penstock.postgres.stream.walk import FrameWalk
+from penstock.postgres.wal2json import Wal2Json
 from penstock.shapes.change_log import ChangeLog
 from penstock.shapes.change_log_index import Relation
 from penstock.shapes.change_log_runs import create_run
@@ -54,8 +56,9 @@ class Site:
         self.asked: list[Relation] = []
         self.again: list[SnapshotAgain] = []
         self._catalog = catalog
+        walk = FrameWalk(Wal2Json(), confirmed_lsn=1, needs_lsn=True)
         collector = Collector(
-            builder=TransactionBuilder(confirmed_lsn=1),
+            walk=walk,
             shapes={"events": EVENTS},
             trees=[Tree(Member(EVENTS, 1, 0, "a"), is_partitioned=True, columns=COLUMNS)],
             held={},
@@ -76,8 +79,11 @@ class Site:
             note_again=self._note,
             make_anew=self._note,
             on_commits=lambda: None,
-            feedback=Feedback(line=self.line, tracker=tracker, received_lsn=lambda: 1, heartbeat_s=60.0),
-            freshness=Freshness(limit_s=60.0, now=time.monotonic()),
+            answering=Answering(
+                walk,
+                Feedback(line=self.line, tracker=tracker, received_lsn=lambda: 1, heartbeat_s=60.0),
+                Freshness(limit_s=60.0, now=time.monotonic()),
+            ),
         )
 
     async def _look_up(self, relation: Relation) -> Found | None:

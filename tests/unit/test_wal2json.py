@@ -2,18 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.postgres.wal2json import (
-    BEGIN,
-    COMMIT,
-    MESSAGE,
-    Unreadable,
-    action_of,
-    decode_boundary,
-    decode_change,
-    primary_key_columns,
-    replication_options,
-    summarise,
-)
+from penstock.decoding.port import Unreadable
+from penstock.model.change import Action
+from penstock.model.relation import Relation
+from penstock.postgres.wal2json import Wal2Json, replication_options
+
+DECODER = Wal2Json()
 
 UPDATE = (
     b'{"action":"U","timestamp":"2026-01-01 00:00:00+00","lsn":"0/1923F50","schema":"public","table":"t",'
@@ -34,25 +28,25 @@ DAMAGED = [
 @pytest.mark.parametrize(
     ("payload", "action"),
     [
-        (b'{"action":"B","lsn":"0/1"}', BEGIN),
-        (b'{"action":"C","lsn":"0/1"}', COMMIT),
-        (b'{"action":"M","transactional":false}', MESSAGE),
-        (UPDATE, ord("U")),
-        (b'{"action":"T"}', ord("T")),
+        (b'{"action":"B","lsn":"0/1"}', Action.BEGIN),
+        (b'{"action":"C","lsn":"0/1"}', Action.COMMIT),
+        (b'{"action":"M","transactional":false}', Action.MESSAGE),
+        (UPDATE, Action.UPDATE),
+        (b'{"action":"T"}', Action.TRUNCATE),
         (b'{"action":"', None),
+        (b'{"action":"X"}', None),
         (b'{"lsn":"0/1","action":"B"}', None),
         (b'{"change":[]}', None),
         (b"\xff\xfe", None),
         (b"", None),
     ],
 )
-def test_action(payload: bytes, action: int | None) -> None:
-    assert action_of(payload) == action
-    assert action_of(memoryview(payload)) == action
+def test_action(payload: bytes, action: Action | None) -> None:
+    assert DECODER.action(payload) is action
 
 
 def test_a_change_keeps_names_as_text_and_values_as_json() -> None:
-    change = decode_change(UPDATE)
+    change = DECODER.row(UPDATE)
 
     assert (change.schema, change.table) == ("public", "t")
     assert [(column.name, bytes(column.value)) for column in change.columns] == [
@@ -65,13 +59,13 @@ def test_a_change_keeps_names_as_text_and_values_as_json() -> None:
 
 
 def test_what_a_frame_leaves_out_is_empty() -> None:
-    truncate = decode_change(b'{"action":"T","schema":"public","table":"t"}')
+    truncate = DECODER.row(b'{"action":"T","schema":"public","table":"t"}')
 
     assert (truncate.columns, truncate.identity, bytes(truncate.pk)) == ([], [], b"")
 
 
 def test_values_may_be_any_bytes_in_a_sql_ascii_database() -> None:
-    change = decode_change(b'{"schema":"s","table":"t","columns":[{"name":"id","value":"\xe9"}]}')
+    change = DECODER.row(b'{"schema":"s","table":"t","columns":[{"name":"id","value":"\xe9"}]}')
 
     assert bytes(change.columns[0].value) == b'"\xe9"'
 
@@ -79,11 +73,11 @@ def test_values_may_be_any_bytes_in_a_sql_ascii_database() -> None:
 @pytest.mark.parametrize("payload", DAMAGED)
 def test_a_damaged_change_is_unreadable(payload: bytes) -> None:
     with pytest.raises(Unreadable):
-        decode_change(payload)
+        DECODER.row(payload)
 
 
 def test_a_boundary_has_the_commit_lsn_and_the_end_lsn() -> None:
-    boundary = decode_boundary(b'{"action":"B","xid":9,"lsn":"0/1925708","nextlsn":"1/1925DE0"}')
+    boundary = DECODER.transaction(b'{"action":"B","xid":9,"lsn":"0/1925708","nextlsn":"1/1925DE0"}')
 
     assert (boundary.commit_lsn, boundary.end_lsn) == (0x1925708, 0x1_01925DE0)
 
@@ -99,26 +93,23 @@ def test_a_boundary_has_the_commit_lsn_and_the_end_lsn() -> None:
 )
 def test_a_damaged_boundary_is_unreadable(payload: bytes) -> None:
     with pytest.raises(Unreadable):
-        decode_boundary(payload)
+        DECODER.transaction(payload)
 
 
 def test_a_boundary_has_no_lsns_while_include_lsn_is_off() -> None:
-    boundary = decode_boundary(b'{"action":"C"}')
+    boundary = DECODER.transaction(b'{"action":"C"}')
 
     assert (boundary.commit_lsn, boundary.end_lsn) == (None, None)
 
 
 def test_a_boundary_with_a_strange_lsn_is_refused() -> None:
-    boundary = decode_boundary(b'{"action":"B","lsn":"here","nextlsn":"there"}')
-
-    with pytest.raises(ValueError, match="not an LSN"):
-        _ = boundary.commit_lsn
-    with pytest.raises(ValueError, match="not an LSN"):
-        _ = boundary.end_lsn
+    for payload in (b'{"action":"B","lsn":"here","nextlsn":"0/1"}', b'{"action":"B","nextlsn":"there"}'):
+        with pytest.raises(Unreadable):
+            DECODER.transaction(payload)
 
 
 def test_a_summary_names_the_change_and_holds_no_values() -> None:
-    summary = summarise(UPDATE)
+    summary = DECODER.summary(UPDATE)
 
     assert (summary.action, summary.schema, summary.table, summary.lsn) == ("U", "public", "t", "0/1923F50")
     assert summary.__struct_fields__ == ("action", "schema", "table", "lsn")
@@ -126,7 +117,7 @@ def test_a_summary_names_the_change_and_holds_no_values() -> None:
 
 @pytest.mark.parametrize("payload", DAMAGED)
 def test_a_damaged_payload_has_an_empty_summary(payload: bytes) -> None:
-    summary = summarise(payload)
+    summary = DECODER.summary(payload)
 
     assert (summary.action, summary.schema, summary.table, summary.lsn) == (None, None, None, None)
 
@@ -142,8 +133,8 @@ def test_a_damaged_payload_has_an_empty_summary(payload: bytes) -> None:
         (b'[{"name":"\xe9"}]', ()),
     ],
 )
-def test_primary_key_columns(pk: bytes, names: tuple[str, ...]) -> None:
-    assert primary_key_columns(pk) == names
+def test_the_columns_of_the_primary_key(pk: bytes, names: tuple[str, ...]) -> None:
+    assert DECODER.key_columns(pk) == names
 
 
 def test_options_are_what_wal2json_calls_them() -> None:
@@ -191,3 +182,34 @@ def test_options_that_old_servers_do_not_know_are_named_only_when_they_are_on() 
         "add-tables": "public.a,public.b",
         "filter-tables": "*.tmp",
     }
+
+
+@pytest.mark.parametrize(
+    ("payload", "relation"),
+    [
+        (UPDATE, Relation("public", "t")),
+        (
+            b'{"action":"I","schema":"a\\"b","table":"My \\\\ table","columns":[',
+            Relation('a"b', "My \\ table"),
+        ),
+        (b'{"action":"T","schema":"public","table":"t"}', Relation("public", "t")),
+        (b'{"action":"I","schema":"public"', None),
+        (b"", None),
+    ],
+)
+def test_the_relation_is_read_however_damaged_the_rest_is(payload: bytes, relation: Relation | None) -> None:
+    for _ in range(2):
+        assert DECODER.relation(payload) == relation
+
+
+def test_the_columns_are_those_of_the_new_row_or_else_of_the_identity() -> None:
+    delete = b'{"action":"D","identity":[{"name":"id","type":"bigint","value":7}]}'
+
+    assert DECODER.columns(UPDATE) == [("id", "bigint"), ("v", "text"), ("n", "numeric")]
+    assert DECODER.columns(delete) == [("id", "bigint")]
+    assert DECODER.columns(b'{"action":"T"}') == []
+
+
+@pytest.mark.parametrize("payload", [DAMAGED[0], DAMAGED[1], DAMAGED[2], DAMAGED[3]])
+def test_a_damaged_payload_has_no_columns(payload: bytes) -> None:
+    assert DECODER.columns(payload) is None

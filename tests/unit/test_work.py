@@ -10,9 +10,10 @@ from typing import cast
 import pytest
 from structlog.testing import capture_logs
 
-from penstock.capture.transaction_builder import TransactionBuilder
 from penstock.errors import PenstockError
 from penstock.log_offset import LogOffset
+from penstock.postgres.stream.walk import FrameWalk
+from penstock.postgres.wal2json import Wal2Json
 from penstock.shapes import work
 from penstock.shapes.change_log import ChangeLog, LogLimits
 from penstock.shapes.change_log_errors import LogNotShared, SegmentUnreadable
@@ -65,7 +66,7 @@ class Desk:
         self.anew: list[SnapshotAgain] = []
         self.ledger = Ledger(
             collector=Collector(
-                builder=TransactionBuilder(confirmed_lsn=100),
+                walk=FrameWalk(Wal2Json(), confirmed_lsn=100, needs_lsn=True),
                 shapes={"a": TABLE, "other": OTHER},
                 trees=[TREE, Tree(Member(OTHER, 2, 2, "x"))],
                 held={"a": whole(90), "other": whole(90)},

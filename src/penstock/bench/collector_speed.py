@@ -7,8 +7,9 @@ import time
 from typing import Final
 
 from penstock.bench.table import Row
-from penstock.capture.transaction_builder import TransactionBuilder
 from penstock.lsn import format_lsn
+from penstock.postgres.stream.walk import FrameWalk
+from penstock.postgres.wal2json import Wal2Json
 from penstock.shapes.change_log_index import Relation
 from penstock.shapes.collector import Collector
 from penstock.shapes.table_tree import Member, Tree
@@ -36,7 +37,7 @@ def seconds_for(frames: list[memoryview], *, shapes: int) -> float:
     """CPU time that a collector with so many shapes takes for these frames, which are all of one table."""
     tables = {f"shape_{number}": Relation("public", f"t{number}") for number in range(shapes)}
     collector = Collector(
-        builder=TransactionBuilder(confirmed_lsn=10),
+        walk=FrameWalk(Wal2Json(), confirmed_lsn=10, needs_lsn=True),
         shapes=tables,
         trees=[
             Tree(Member(table, number, number, "a")) for number, table in enumerate(tables.values(), start=1)

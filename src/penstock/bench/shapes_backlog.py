@@ -11,6 +11,7 @@ from psycopg.sql import SQL, Placeholder
 
 from penstock.local.postgres import PrivatePostgres
 from penstock.log_offset import BEFORE_ALL
+from penstock.model.change import Action
 from penstock.postgres import wal2json
 from penstock.postgres.connection import PINNED_SESSION, QUALIFIED_NAMES
 from penstock.shapes.change_log import ChangeLog, LogLimits
@@ -82,20 +83,21 @@ def _logged(postgres: PrivatePostgres, database: str, directory: Path) -> Backlo
     options = wal2json.replication_options(include_timestamp=False, include_lsn=True, include_pk=True)
     arguments = [part for pair in options.items() for part in pair]
     query = SQL(_READ).format(SQL(", ").join([Placeholder()] * len(arguments)))
+    decoder = wal2json.Wal2Json()
     count = tx_offset = op_offset = 0
     session = f"{PINNED_SESSION} {QUALIFIED_NAMES}"
     with psycopg.connect(postgres.conninfo(database), options=session) as connection:
         for (data,) in connection.execute(query, arguments):
             payload = data.encode()
-            action = wal2json.action_of(payload)
-            if action not in wal2json.NOT_CHANGES:
+            action = decoder.action(payload)
+            if action not in (Action.BEGIN, Action.COMMIT, Action.MESSAGE):
                 log.append(ORDERS, tx_offset, op_offset, payload)
                 op_offset += 2
                 count += 1
                 if log.write_due:
                     log.write()
-            elif action == wal2json.BEGIN:
-                tx_offset, op_offset = wal2json.decode_boundary(payload).commit_lsn or 0, 0
+            elif action is Action.BEGIN:
+                tx_offset, op_offset = decoder.transaction(payload).commit_lsn or 0, 0
             elif op_offset:
                 log.commit(tx_offset)
     log.flush(0.0)

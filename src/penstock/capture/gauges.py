@@ -35,9 +35,9 @@ class Gauges:
     def sample(self, now: float) -> None:
         """Take over the current state."""
         pipeline, metrics = self._pipeline, self._metrics
-        tracker, queue, intake = pipeline.tracker, pipeline.queue, pipeline.intake
+        tracker, queue = pipeline.tracker, pipeline.queue
         metrics.line_age_seconds.set(self._freshness.age_s(now))
-        metrics.received_lsn.set(intake.received_lsn)
+        metrics.received_lsn.set(pipeline.walk.received_lsn)
         metrics.frontier_lsn.set(tracker.frontier_lsn)
         metrics.pending.set(tracker.pending_count)
         metrics.queue_events.set(queue.qsize())
@@ -65,7 +65,7 @@ class Gauges:
             metrics.messages,
             metrics.stream_bytes,
         )
-        now = (totals.changes, totals.transactions, totals.messages, totals.bytes)
+        now = (totals.changes, totals.transactions, self._pipeline.walk.messages, totals.bytes)
         for counter, value, before in zip(counters, now, self._reported, strict=True):
             counter.inc(value - before)
         self._reported = now

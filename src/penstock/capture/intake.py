@@ -7,20 +7,19 @@ from typing import NamedTuple
 
 from penstock.capture.ack import AckTracker
 from penstock.capture.event import ChangeEvent
-from penstock.capture.transaction_builder import TransactionBuilder
-from penstock.errors import ProtocolViolation
-from penstock.kinesis.partition_key import PartitionKeys, Relation, UnknownRelation
+from penstock.kinesis.partition_key import KeyedRelation, PartitionKeys, UnknownRelation
 from penstock.log_offset import OP_INFINITY
-from penstock.postgres import protocol, wal2json
+from penstock.model.change import Boundary, Change
+from penstock.postgres.stream.walk import FrameWalk
 
 
-class Intaken(NamedTuple):
+class Batch(NamedTuple):
     """What came of a run of frames."""
 
     events: list[ChangeEvent]
     next_frame: int
     """Index of the first frame that was not taken."""
-    unknown: Relation | None = None
+    unknown: KeyedRelation | None = None
     """Ask the catalog for this relation before going on."""
     oversize: ChangeEvent | None = None
     """This event, already registered, is too large to be sent or held; it comes after `events`."""
@@ -29,14 +28,14 @@ class Intaken(NamedTuple):
 class Totals:
     """Counts since the start of the stream."""
 
-    __slots__ = ("bytes", "changes", "keepalives", "messages", "transactions")
+    __slots__ = ("bytes", "changes", "transactions")
 
     def __init__(self) -> None:
-        self.changes = self.transactions = self.messages = self.keepalives = self.bytes = 0
+        self.changes = self.transactions = self.bytes = 0
 
 
 class Intake:
-    """Takes frames in the order of the stream. Knows no socket and no clock.
+    """Takes what the walk over frames brings, in the order of the stream. Knows no socket and no clock.
 
     It stops early where something has to happen first: an unknown relation, an event that is too large,
     or a full window in the AckTracker.
@@ -45,117 +44,82 @@ class Intake:
     def __init__(
         self,
         *,
+        walk: FrameWalk,
         tracker: AckTracker,
-        builder: TransactionBuilder,
         keys: PartitionKeys,
         publish_transactions: bool,
         max_event_bytes: int,
         window: int,
     ) -> None:
+        self._walk = walk
         self._tracker = tracker
-        self._builder = builder
         self._keys = keys
         self._publish_transactions = publish_transactions
         self._max_event_bytes = max_event_bytes
         self._window = window
+        self._events: list[ChangeEvent] = []
+        self._unknown: KeyedRelation | None = None
+        self._oversize: ChangeEvent | None = None
+        self._safe_lsn = walk.safe_lsn
+        """What may be confirmed before the open transaction."""
+        self.room = 0
+        """Part of the walk: how many more entries the AckTracker may take."""
+        self._now = 0.0
         self.totals = Totals()
-        self.received_lsn = builder.safe_lsn
-        """The highest position heard of: what we report as written."""
-        self.server_time_us = 0
-        """The server's clock in the newest frame."""
-        self.reply_requested = False
-        """Whether a keepalive asked for an answer; the reader resets it when it has answered."""
 
     @property
     def window_is_full(self) -> bool:
         """Whether the AckTracker may take no more entries for now."""
         return self._tracker.pending_count >= self._window
 
-    def take(self, frames: Sequence[memoryview], start: int, now: float) -> Intaken:
+    def take(self, frames: Sequence[memoryview], start: int, now: float) -> Batch:
         """Take frames from index `start` on, as many as possible."""
-        events: list[ChangeEvent] = []
-        room = self._window - self._tracker.pending_count
-        for index in range(start, len(frames)):
-            if room <= 0:
-                return Intaken(events, index)
-            frame = frames[index]
-            if len(frame) < protocol.PAYLOAD_AT or frame[0] != protocol.TAG_XLOGDATA:
-                self._keepalive(frame)
-                continue
-            wal_start, _, self.server_time_us = protocol.unpack_xlogdata(frame)
-            payload = bytes(frame[protocol.PAYLOAD_AT :])
-            action = wal2json.action_of(payload)
-            if action in wal2json.NOT_CHANGES:
-                event = self._not_a_change(action, payload, wal_start, now)
-                if event is None:
-                    continue
-            else:
-                try:
-                    event = self._change(payload, wal_start, now)
-                except UnknownRelation as unknown:
-                    return Intaken(events, index, unknown=unknown.relation)
-            room -= 1
-            if event.record_size_bytes > self._max_event_bytes:
-                return Intaken(events, index + 1, oversize=event)
-            events.append(event)
-        return Intaken(events, len(frames))
+        self._events, self._unknown, self._oversize = [], None, None
+        self.room = self._window - self._tracker.pending_count
+        self._now = now
+        next_frame = self._walk.take(frames, start, self)
+        return Batch(self._events, next_frame, self._unknown, self._oversize)
 
-    def _change(self, payload: bytes, wal_start: int, now: float) -> ChangeEvent:
-        key = self._keys.key(payload, wal_start)
-        op_offset = self._builder.place()
-        if wal_start > self.received_lsn:
-            self.received_lsn = wal_start
-        self.totals.changes += 1
-        return self._event(payload, key, self._builder.commit_lsn, op_offset, now)
-
-    def _not_a_change(
-        self, action: int | None, payload: bytes, wal_start: int, now: float
-    ) -> ChangeEvent | None:
-        if action == wal2json.MESSAGE:
-            self.totals.messages += 1
-            return None
-        return self._boundary(action, payload, wal_start, now)
-
-    def _boundary(self, action: int | None, payload: bytes, wal_start: int, now: float) -> ChangeEvent | None:
-        """A begin or a commit.
-
-        With `include-lsn` off neither names its LSNs. Then the header of a begin, the transaction's first
-        LSN, stands for its position, and the header of a commit is its end.
-        """
+    def change(self, change: Change) -> bool:
+        """Part of the walk: a change becomes an event; False if the catalog has to be asked first."""
         try:
-            boundary = wal2json.decode_boundary(payload)
-            named_lsn, named_end = boundary.commit_lsn, boundary.end_lsn
-        except ValueError as error:
-            raise ProtocolViolation(f"a begin or commit that can't be read: {error}") from error
-        if action == wal2json.BEGIN:
-            self._builder.begin(wal_start if named_lsn is None else named_lsn, named_end)
-            op_offset, commit_lsn = -1, self._builder.commit_lsn
-        else:
-            op_offset, commit_lsn = OP_INFINITY, self._builder.commit_lsn
-            end_lsn = self._builder.commit(
-                commit_lsn if named_lsn is None else named_lsn, wal_start if named_end is None else named_end
-            )
-            self.received_lsn = max(self.received_lsn, end_lsn)
-            self.totals.transactions += 1
-        if self._publish_transactions:
-            return self._event(payload, self._keys.fallback(wal_start), commit_lsn, op_offset, now)
-        if action == wal2json.COMMIT:
-            self._tracker.advance(end_lsn)
-        return None
+            key = self._keys.key(change.payload, change.wal_start)
+        except UnknownRelation as unknown:
+            self._unknown = unknown.relation
+            return False
+        self.totals.changes += 1
+        self._add(change.payload, key, change.commit_lsn, change.op_offset, self._safe_lsn)
+        return True
 
-    def _event(self, payload: bytes, key: str, commit_lsn: int, op_offset: int, now: float) -> ChangeEvent:
+    def begin(self, begin: Boundary) -> None:
+        """Part of the walk: a transaction starts."""
+        self._safe_lsn = self._walk.safe_lsn
+        if self._publish_transactions:
+            self._add_boundary(begin, -1, self._safe_lsn)
+
+    def commit(self, commit: Boundary, safe_lsn: int) -> None:
+        """Part of the walk: the open transaction is complete."""
+        self.totals.transactions += 1
+        if self._publish_transactions:
+            self._add_boundary(commit, OP_INFINITY, safe_lsn)
+        else:
+            self._tracker.advance(safe_lsn)
+
+    def silence(self, safe_lsn: int) -> None:
+        """Part of the walk: nothing is committed up to here."""
+        self._tracker.advance(safe_lsn)
+
+    def _add_boundary(self, boundary: Boundary, op_offset: int, safe_lsn: int) -> None:
+        key = self._keys.fallback(boundary.wal_start)
+        self._add(boundary.payload, key, boundary.commit_lsn, op_offset, safe_lsn)
+
+    def _add(self, payload: bytes, key: str, commit_lsn: int, op_offset: int, safe_lsn: int) -> None:
         size = len(payload) + (len(key) if key.isascii() else len(key.encode()))
         self.totals.bytes += size
-        ack_id = self._tracker.register(self._builder.safe_lsn)
-        return ChangeEvent(ack_id, payload, key, size, commit_lsn, op_offset, now)
-
-    def _keepalive(self, frame: memoryview) -> None:
-        keepalive = protocol.parse_frame(frame)
-        assert isinstance(keepalive, protocol.Keepalive), "XLogData is handled before"
-        self.server_time_us = keepalive.server_time_us
-        self.totals.keepalives += 1
-        self.received_lsn = max(self.received_lsn, keepalive.wal_end)
-        self.reply_requested |= keepalive.reply_requested
-        marker = self._builder.keepalive(keepalive.wal_end)
-        if marker is not None:
-            self._tracker.advance(marker)
+        ack_id = self._tracker.register(safe_lsn)
+        event = ChangeEvent(ack_id, payload, key, size, commit_lsn, op_offset, self._now)
+        self.room -= 1
+        if size > self._max_event_bytes:
+            self._oversize, self.room = event, 0
+        else:
+            self._events.append(event)

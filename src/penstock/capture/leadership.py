@@ -13,9 +13,12 @@ from penstock.capture.gauges import Gauges
 from penstock.capture.pipeline import Pipeline
 from penstock.capture.slot_memory import Discovery, Finding, SlotMemory, compare, latest
 from penstock.clock import awake_or_asleep
+from penstock.decoding.plugins import decoder_for
+from penstock.decoding.port import Decoder
 from penstock.errors import SlotInvalid
 from penstock.kinesis.client import RecordSink
 from penstock.lsn import format_lsn
+from penstock.model.relation import Relation
 from penstock.ops.health import Fault, Health, Phase
 from penstock.ops.metrics import CaptureMetrics
 from penstock.postgres.catalog import Catalog
@@ -72,10 +75,11 @@ class Leadership:
             server = await self._line.identify()
             slot, created = await self._ensure_slot(server)
             note, kept = await self._compare_with_note(server, slot, created=created)
+            decoder = decoder_for(self._settings.replication.output_plugin)
             stream = await self._line.start_stream(
-                self._settings.wal2json.plugin_options(), on_dropped=self._dropped_by_server
+                decoder, self._settings.wal2json.plugin_options(), on_dropped=self._dropped_by_server
             )
-            await self._lead(stream, slot, server, note, kept)
+            await self._lead(stream, decoder, slot, server, note, kept)
         return None
 
     async def _remember_slot(self) -> None:
@@ -146,11 +150,11 @@ class Leadership:
             self._on_new_history()
         say(finding.kind, slot=slot, note=finding.sentence, **finding.fields)
 
-    def _dropped_by_server(self, schema: str, table: str) -> None:
+    def _dropped_by_server(self, relation: Relation) -> None:
         self._metrics.dropped_by_server.inc()
         self._health.set_fault(
             Fault.DROPPED,
-            f"Postgres leaves updates and deletes of {schema}.{table} out of the stream: it has no replica"
+            f"Postgres leaves updates and deletes of {relation} out of the stream: it has no replica"
             " identity. They are missing for good. Fix: give it a primary key, or ALTER TABLE ... REPLICA"
             " IDENTITY FULL, take a new snapshot of it downstream, and restart this process",
         )
@@ -158,6 +162,7 @@ class Leadership:
     async def _lead(
         self,
         stream: ReplicationStream,
+        decoder: Decoder,
         slot: SlotState,
         server: ServerIdentity,
         note: SlotNote,
@@ -167,6 +172,7 @@ class Leadership:
         pipeline = Pipeline(
             self._settings,
             line=stream,
+            decoder=decoder,
             start_lsn=slot.start_lsn,
             note=note,
             note_store=kept,

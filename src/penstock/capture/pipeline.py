@@ -14,7 +14,7 @@ from penstock.capture.intake import Intake
 from penstock.capture.noted_frontier import NotedFrontier
 from penstock.capture.queue import InflightEventQueue
 from penstock.capture.reader import Reader
-from penstock.capture.transaction_builder import TransactionBuilder
+from penstock.decoding.port import Decoder
 from penstock.kinesis.backoff import full_jitter
 from penstock.kinesis.batcher import MicroBatcher
 from penstock.kinesis.client import RecordSink
@@ -25,10 +25,12 @@ from penstock.kinesis.quarantine import open_quarantine
 from penstock.kinesis.undeliverable import UndeliverablePolicy
 from penstock.ops.health import Health
 from penstock.ops.metrics import CaptureMetrics
+from penstock.postgres.answering import Answering
 from penstock.postgres.freshness import Freshness
 from penstock.postgres.key_indexes import KeyIndexes
 from penstock.postgres.replication_stream import FrameSource
 from penstock.postgres.slot_note import NoteStore, SlotNote
+from penstock.postgres.stream.walk import FrameWalk
 from penstock.postgres.timings import Timings
 from penstock.settings import CaptureSettings
 
@@ -48,6 +50,7 @@ class Pipeline:
         settings: CaptureSettings,
         *,
         line: Line,
+        decoder: Decoder,
         start_lsn: int,
         note: SlotNote,
         note_store: NoteStore | None,
@@ -63,13 +66,15 @@ class Pipeline:
             max_messages=settings.inflight.max_messages, max_bytes=settings.inflight.max_bytes
         )
         keys = PartitionKeys(
+            decoder,
             by_primary_key=settings.partition_key.mode == "primary_key",
             fallback=Fallback(settings.partition_key.fallback),
             static=settings.partition_key.static_value or "",
         )
+        self.walk = FrameWalk(decoder, confirmed_lsn=start_lsn)
         self.intake = Intake(
+            walk=self.walk,
             tracker=self.tracker,
-            builder=TransactionBuilder(confirmed_lsn=start_lsn),
             keys=keys,
             publish_transactions=settings.wal2json.include_transactions,
             max_event_bytes=min(settings.kinesis.max_record_bytes, settings.inflight.max_bytes),
@@ -85,7 +90,7 @@ class Pipeline:
         self.feedback = Feedback(
             line=line,
             tracker=self.noted,
-            received_lsn=lambda: self.intake.received_lsn,
+            received_lsn=lambda: self.walk.received_lsn,
             heartbeat_s=Timings.of(settings.leader.timeout_s).heartbeat_s,
         )
         quarantine_url = settings.undeliverable.quarantine_url
@@ -93,6 +98,7 @@ class Pipeline:
         undeliverable = UndeliverablePolicy(
             store=open_quarantine(quarantine_url) if quarantining and quarantine_url else None,
             slot=settings.replication.slot,
+            summary=decoder.summary,
             health=health,
             metrics=metrics,
             backoff=jitter,
@@ -125,8 +131,7 @@ class Pipeline:
             keys=keys,
             key_indexes=key_indexes,
             replace_oversize=undeliverable.oversize,
-            feedback=self.feedback,
-            freshness=freshness,
+            answering=Answering(self.walk, self.feedback, freshness),
             sink_room=self.publisher.room,
         )
         self.publisher.on_marked(self.feedback.send_if_moved)

@@ -7,13 +7,10 @@ import time
 from collections.abc import Awaitable, Callable
 
 from penstock.capture.event import ChangeEvent
-from penstock.capture.feedback import Feedback
-from penstock.capture.intake import Intake, Intaken
+from penstock.capture.intake import Batch, Intake
 from penstock.capture.queue import InflightEventQueue
-from penstock.clock import awake_or_asleep
-from penstock.kinesis.partition_key import PartitionKeys, Relation
-from penstock.postgres import protocol
-from penstock.postgres.freshness import Freshness
+from penstock.kinesis.partition_key import KeyedRelation, PartitionKeys
+from penstock.postgres.answering import Answering
 from penstock.postgres.key_indexes import KeyIndexes
 from penstock.postgres.replication_stream import FrameSource
 
@@ -32,8 +29,7 @@ class Reader:
         keys: PartitionKeys,
         key_indexes: Callable[[str, str], Awaitable[KeyIndexes]],
         replace_oversize: Callable[[ChangeEvent], Awaitable[ChangeEvent]],
-        feedback: Feedback,
-        freshness: Freshness,
+        answering: Answering,
         sink_room: Callable[[], Awaitable[None]],
     ) -> None:
         self._source = source
@@ -42,8 +38,7 @@ class Reader:
         self._keys = keys
         self._key_indexes = key_indexes
         self._replace_oversize = replace_oversize
-        self._feedback = feedback
-        self._freshness = freshness
+        self._answering = answering
         self._sink_room = sink_room
         self._room = asyncio.Event()
 
@@ -60,22 +55,13 @@ class Reader:
             start = 0
             while start < len(frames):
                 taken = self._intake.take(frames, start, now)
-                self._after_take()
+                self._answering.after_take()
                 await self._hand_over(taken)
                 start = taken.next_frame
                 if start < len(frames) and taken.unknown is None and taken.oversize is None:
                     await self._wait_for_window()
 
-    def _after_take(self) -> None:
-        intake = self._intake
-        self._freshness.frame_sent(protocol.unix_seconds(intake.server_time_us), now=awake_or_asleep())
-        if intake.reply_requested:
-            intake.reply_requested = False
-            self._feedback.send()
-        else:
-            self._feedback.send_if_moved()
-
-    async def _hand_over(self, taken: Intaken) -> None:
+    async def _hand_over(self, taken: Batch) -> None:
         if taken.events:
             await self._queue.put_many(taken.events)
         if taken.oversize is not None:
@@ -83,7 +69,7 @@ class Reader:
         if taken.unknown is not None:
             await self._learn(taken.unknown)
 
-    async def _learn(self, relation: Relation) -> None:
+    async def _learn(self, relation: KeyedRelation) -> None:
         self._keys.learn(relation, await self._key_indexes(relation.schema, relation.table))
 
     async def _wait_for_window(self) -> None:

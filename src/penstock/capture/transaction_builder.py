@@ -72,6 +72,10 @@ class TransactionBuilder:
         self._next_op = op_offset + 2
         return op_offset
 
+    def take_back(self) -> None:
+        """The operation placed last comes again."""
+        self._next_op -= 2
+
     def commit(self, commit_lsn: int, end_lsn: int | None = None) -> int:
         """The open transaction is complete; returns the LSN that may be confirmed after all of it."""
         if self._commit_lsn != commit_lsn:

@@ -1,4 +1,4 @@
-"""KeyScanner: the key of an ordinary change, found without reading the rest of it."""
+"""The key of an ordinary change, found without reading the rest of it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Template(NamedTuple):
     """The frame's end, from `pk` on."""
 
 
-class KeyScanner:
+class Wal2JsonKeyScanner:
     """Remembers how a table's frames look, and takes the key from where it stands in them.
 
     Reading a whole payload as JSON costs most of what capture does for a change. For a key of one column

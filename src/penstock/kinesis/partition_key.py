@@ -11,10 +11,9 @@ from urllib.parse import quote
 
 import msgspec
 
-from penstock.kinesis.key_scan import KeyScanner
+from penstock.decoding.port import Decoder, RowChange, Unreadable, Value
 from penstock.lsn import format_lsn
 from penstock.postgres.key_indexes import KeyIndexes
-from penstock.postgres.wal2json import RowChange, Unreadable, Value, decode_change, primary_key_columns
 
 MAX_KEY_CHARACTERS: Final = 256
 
@@ -29,8 +28,8 @@ class Fallback(StrEnum):
     STATIC = "static"
 
 
-class Relation(NamedTuple):
-    """A table as a frame names it, with the `pk` member's text: a changed key is another relation."""
+class KeyedRelation(NamedTuple):
+    """A table as a change names it, with the `pk` member's text: a changed key is another relation."""
 
     schema: str
     table: str
@@ -52,10 +51,9 @@ class KeyColumns(NamedTuple):
     """The primary key's columns, as the frame names them."""
 
     @classmethod
-    def of(cls, relation: Relation, indexes: KeyIndexes) -> KeyColumns:
-        """The key of a relation, with what the catalog knows of it now."""
+    def of(cls, relation: KeyedRelation, listed: tuple[str, ...], indexes: KeyIndexes) -> KeyColumns:
+        """The key of a relation with this primary key, with what the catalog knows of it now."""
         prefix = f"{_encode(relation.schema)}.{_encode(relation.table)}/"
-        listed = primary_key_columns(relation.pk)
         is_as_now = set(listed) == set(indexes.primary)
         primary = tuple(indexes.primary) if is_as_now else listed
         names = choose_columns(primary, relation.identity, tuple(indexes.identity), is_as_now=is_as_now)
@@ -105,7 +103,7 @@ def choose_columns(
 class UnknownRelation(LookupError):
     """The catalog has not been asked for this relation yet."""
 
-    def __init__(self, relation: Relation) -> None:
+    def __init__(self, relation: KeyedRelation) -> None:
         super().__init__(relation)
         self.relation = relation
 
@@ -117,17 +115,22 @@ class PartitionKeys:
     catalog, calls `learn`, and tries again.
     """
 
-    def __init__(self, *, by_primary_key: bool, fallback: Fallback, static: str = "") -> None:
+    def __init__(
+        self, decoder: Decoder, *, by_primary_key: bool, fallback: Fallback, static: str = ""
+    ) -> None:
+        self._decoder = decoder
         self._by_primary_key = by_primary_key
         self._fallback = fallback
         self._static = static
         self._known: dict[tuple[str, str], KeyColumns] = {}
-        self._scanner = KeyScanner()
+        self._scanner = decoder.scanner()
 
-    def learn(self, relation: Relation, indexes: KeyIndexes) -> None:
+    def learn(self, relation: KeyedRelation, indexes: KeyIndexes) -> None:
         """Remember which columns are a relation's key, by its frame and by what the catalog says."""
         self._scanner.forget()
-        self._known[relation.schema, relation.table] = KeyColumns.of(relation, indexes)
+        self._known[relation.schema, relation.table] = KeyColumns.of(
+            relation, self._decoder.key_columns(relation.pk), indexes
+        )
 
     def key(self, payload: bytes, wal_start: int) -> str:
         """The key of a row change; for a payload that can't be read, the fallback."""
@@ -138,7 +141,7 @@ class PartitionKeys:
 
     def _read(self, payload: bytes, wal_start: int) -> str:
         try:
-            change = decode_change(payload)
+            change = self._decoder.row(payload)
         except Unreadable:
             return self.fallback(wal_start)
         # A truncate names no row and no key: it must not pass for a table whose key is gone.
@@ -168,7 +171,7 @@ def row_key(change: RowChange, known: Mapping[tuple[str, str], KeyColumns]) -> s
     key_columns = known.get((change.schema, change.table))
     pk, identity = bytes(change.pk), change.identity
     if key_columns is None or key_columns.pk != pk or (identity and not key_columns.fits(identity)):
-        raise UnknownRelation(Relation(change.schema, change.table, pk, _names(identity)))
+        raise UnknownRelation(KeyedRelation(change.schema, change.table, pk, _names(identity)))
     values = _values(change, key_columns.names)
     if values is None and not identity:
         # An insert after the index was dropped that updates and deletes had gone by.

@@ -9,10 +9,10 @@ import structlog
 
 from penstock.abandonable import in_daemon_thread
 from penstock.capture.event import ChangeEvent
+from penstock.decoding.port import Summary
 from penstock.kinesis.quarantine import QuarantineError, QuarantineStore, object_name, pointer_record
 from penstock.ops.health import Fault, Health
 from penstock.ops.metrics import CaptureMetrics
-from penstock.postgres.wal2json import summarise
 
 TOO_LARGE = "too_large"
 REFUSED = "refused_by_kinesis"
@@ -30,12 +30,14 @@ class UndeliverablePolicy:
         *,
         store: QuarantineStore | None,
         slot: str,
+        summary: Callable[[bytes], Summary],
         health: Health,
         metrics: CaptureMetrics,
         backoff: Callable[[int], float],
     ) -> None:
         self._store = store
         self._slot = slot
+        self._summary = summary
         self._health = health
         self._metrics = metrics
         self._backoff = backoff
@@ -83,15 +85,15 @@ class UndeliverablePolicy:
             " Fix: raise the stream's record size and KINESIS_MAX_RECORD_BYTES, or set"
             " UNDELIVERABLE_POLICY=quarantine, and restart",
         )
-        _log.error("record_blocks", reason=reason, **_described(event))
+        _log.error("record_blocks", reason=reason, **self._described(event))
 
     async def quarantine(self, event: ChangeEvent, reason: str) -> None:
         """Store the payload durably, then put a pointer in its place; retries until it is stored."""
         assert self._store is not None, "quarantine needs a store"
         name = object_name(self._slot, event.offset, event.payload)
         url = await self._store_for_sure(self._store, name, event)
-        what = summarise(event.payload)
-        _log.warning("record_quarantined", reason=reason, url=url, **_described(event))
+        what = self._summary(event.payload)
+        _log.warning("record_quarantined", reason=reason, url=url, **self._described(event))
         event.payload = pointer_record(
             url=url,
             payload=event.payload,
@@ -112,19 +114,18 @@ class UndeliverablePolicy:
                 url = await in_daemon_thread(store.store, name, event.payload)
             except QuarantineError as error:
                 self._health.set_fault(Fault.QUARANTINE, str(error))
-                _log.error("quarantine_fails", error=str(error), attempt=attempt, **_described(event))
+                _log.error("quarantine_fails", error=str(error), attempt=attempt, **self._described(event))
                 await asyncio.sleep(self._backoff(attempt))
                 attempt += 1
             else:
                 self._health.clear_fault(Fault.QUARANTINE)
                 return url
 
-
-def _described(event: ChangeEvent) -> dict[str, object]:
-    what = summarise(event.payload)
-    return {
-        "position": str(event.offset),
-        "bytes": len(event.payload),
-        "table": None if what.table is None else f"{what.schema}.{what.table}",
-        "action": what.action,
-    }
+    def _described(self, event: ChangeEvent) -> dict[str, object]:
+        what = self._summary(event.payload)
+        return {
+            "position": str(event.offset),
+            "bytes": len(event.payload),
+            "table": None if what.table is None else f"{what.schema}.{what.table}",
+            "action": what.action,
+        }

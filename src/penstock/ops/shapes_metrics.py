@@ -45,7 +45,7 @@ class ShapesMetrics(ServiceMetrics):
         """Take over the current state of a leadership."""
         ledger = pipeline.ledger
         self.line_age_seconds.set(freshness.age_s(awake_or_asleep()))
-        self.received_lsn.set(ledger.collector.received_lsn)
+        self.received_lsn.set(pipeline.walk.received_lsn)
         self.frontier_lsn.set(ledger.tracker.frontier_lsn)
         self._transactions.set(ledger.transactions)
         self._changes.set(ledger.changes)

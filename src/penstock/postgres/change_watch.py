@@ -16,9 +16,10 @@ import psycopg
 from psycopg import AsyncConnection
 
 from penstock.lsn import format_lsn
+from penstock.model.change import Action
 from penstock.postgres.connection import connect
 from penstock.postgres.slot import translate
-from penstock.postgres.wal2json import NOT_CHANGES, action_of, replication_options
+from penstock.postgres.wal2json import Wal2Json, replication_options
 from penstock.shapes.change_log_index import Relation
 
 MOST_BYTES: Final = 64 << 20
@@ -34,6 +35,7 @@ SELECT CASE WHEN total <= %s THEN data END FROM (
          WITH ORDINALITY AS frame (lsn, xid, data, place)) frames
 WHERE total - own <= %s ORDER BY place
 """
+_NOT_CHANGES: Final = (Action.BEGIN, Action.COMMIT, Action.MESSAGE)
 _SPECIAL: Final = re.compile(r"([\\,.*' ])")
 
 
@@ -67,7 +69,7 @@ class ChangeWatch:
         if rows and rows[-1][0] is None:
             return None
         frames = [row[0].encode() for row in rows]
-        return [frame for frame in frames if action_of(frame) not in NOT_CHANGES]
+        return [frame for frame in frames if Wal2Json().action(frame) not in _NOT_CHANGES]
 
 
 @asynccontextmanager

@@ -13,7 +13,9 @@ import structlog
 from psycopg import AsyncConnection
 
 from penstock.clock import awake_or_asleep
+from penstock.decoding.port import Decoder
 from penstock.errors import LineLost, LockLost, PenstockError, SlotBusy
+from penstock.model.relation import Relation
 from penstock.postgres import protocol
 from penstock.postgres.connection import connect, connect_replication, connection_parameters, one_line
 from penstock.postgres.freshness import Freshness
@@ -166,13 +168,13 @@ class LeaderLine:
         return EnsuredSlot(await create_slot(line, name, plugin), created=True)
 
     async def start_stream(
-        self, options: Mapping[str, str], *, on_dropped: Callable[[str, str], None]
+        self, decoder: Decoder, options: Mapping[str, str], *, on_dropped: Callable[[Relation], None]
     ) -> ReplicationStream:
         """Enter COPY BOTH; a walsender of the former leader may take a moment to let go of the slot.
 
         `on_dropped`: as NoticeAlarm has it.
         """
-        alarm = NoticeAlarm(on_dropped)
+        alarm = NoticeAlarm(decoder.left_out, on_dropped)
         self._replication_connection.add_notice_handler(alarm)
         try:
             return await self._enter_copy(options)

@@ -1,44 +1,42 @@
-"""Notices of the server that mean a loss: changes that wal2json leaves out."""
+"""Notices of the server that mean a loss: changes that the output plugin leaves out."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from typing import Final
 
 import structlog
 from psycopg.errors import Diagnostic
 
-_NO_IDENTITY: Final = re.compile(
-    r'no tuple identifier for (?:UPDATE|DELETE) in table "(.+)"\."(.+)"', re.DOTALL
-)
+from penstock.model.relation import Relation
 
 _log = structlog.get_logger()
 
 
 class NoticeAlarm:
-    """Hands on changes that wal2json dropped for want of a replica identity; says each table once.
+    """Hands on changes that the plugin dropped for want of a replica identity; says each table once.
 
     They are not in the stream, and nothing else tells: only this notice reaches the client. It does so
     before the frames that the server sent behind it are read.
     """
 
-    def __init__(self, on_dropped: Callable[[str, str], None]) -> None:
-        """`on_dropped` gets the schema and the name of the table, for each change."""
+    def __init__(
+        self, left_out: Callable[[str], Relation | None], on_dropped: Callable[[Relation], None]
+    ) -> None:
+        """`left_out`: as a Decoder has it; `on_dropped` gets the table, for each change."""
+        self._left_out = left_out
         self._on_dropped = on_dropped
-        self._said: set[str] = set()
+        self._said: set[Relation] = set()
 
     def __call__(self, diagnostic: Diagnostic) -> None:
         """Take a notice from psycopg."""
-        match = _NO_IDENTITY.search(diagnostic.message_primary or "")
-        if match is None:
+        relation = self._left_out(diagnostic.message_primary or "")
+        if relation is None:
             return
-        self._on_dropped(*match.groups())
-        table = ".".join(match.groups())
-        if table not in self._said:
-            self._said.add(table)
+        self._on_dropped(relation)
+        if relation not in self._said:
+            self._said.add(relation)
             _log.error(
                 "changes_dropped_by_server",
-                table=table,
+                table=str(relation),
                 fix="give the table a primary key, or ALTER TABLE ... REPLICA IDENTITY FULL",
             )

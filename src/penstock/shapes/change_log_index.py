@@ -8,22 +8,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from penstock.log_offset import LAST_BEFORE_REAL, OP_INFINITY, LogOffset
+from penstock.model.relation import Relation as Relation
 from penstock.shapes.change_log_errors import ChangeLogTrimmed
 
 LANDMARK_BYTES = 64 * 1024
 """At least this far apart, a segment's batches are remembered by their place in the file."""
 _SKIP_BYTES = 8 * LANDMARK_BYTES
 """A stretch without anything for a reader is left out if it is at least so long."""
-
-
-class Relation(NamedTuple):
-    """A table's name, as wal2json says it."""
-
-    schema: str
-    table: str
-
-    def __str__(self) -> str:
-        return f"{self.schema}.{self.table}"
 
 
 class RelationIds(dict[Relation, int]):

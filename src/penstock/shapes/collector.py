@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Final, NamedTuple
 
-import msgspec
-
-from penstock.capture.transaction_builder import TransactionBuilder
 from penstock.errors import ProtocolViolation
 from penstock.log_offset import BEFORE_ALL, OP_INFINITY, LogOffset
 from penstock.lsn import format_lsn
-from penstock.postgres import protocol, wal2json
+from penstock.model.change import Action, Boundary, Change
 from penstock.postgres.snapshot import Content
+from penstock.postgres.stream.walk import FrameWalk
 from penstock.shapes.change_log_index import Relation
 from penstock.shapes.doubts import Doubts
 from penstock.shapes.rewrites import Doubt, judge, without_toast
 from penstock.shapes.snapshot_again import SnapshotAgain
 from penstock.shapes.table_tree import Found, Member, Tree
 
-_TRUNCATE: Final = ord("T")
-_INSERT: Final = ord("I")
 _MOST_ROUTES: Final = 20_000
-# What stands before it can't hold a quote of its own, and an unreadable type name comes behind it.
-_NAMES: Final = re.compile(rb'"schema":("(?:[^"\\]|\\.)*"),"table":("(?:[^"\\]|\\.)*")')
 
 
 class Append(NamedTuple):
@@ -63,16 +56,6 @@ class Collected(NamedTuple):
     """Index of the first frame that was not taken."""
     unknown: Relation | None = None
     """Ask the catalog for this relation and call `learn` before going on."""
-
-
-class _Named(msgspec.Struct, gc=False, frozen=True):
-    name: str
-    type: str = ""
-
-
-class _Cells(msgspec.Struct, gc=False, frozen=True):
-    columns: list[_Named] = []
-    identity: list[_Named] = []
 
 
 class Collector:
@@ -120,13 +103,14 @@ class Collector:
     def __init__(
         self,
         *,
-        builder: TransactionBuilder,
+        walk: FrameWalk,
         shapes: Mapping[str, Relation],
         trees: Iterable[Tree],
         held: Mapping[str, LogOffset],
     ) -> None:
         """`shapes`: the table of each; `held`: the offsets of those tables that go on from where they are."""
-        self._builder = builder
+        self._walk = walk
+        self._decoder = walk.decoder
         self._followers: dict[Relation, frozenset[str]] = {
             table: frozenset(name for name, followed in shapes.items() if followed == table)
             for table in shapes.values()
@@ -145,7 +129,6 @@ class Collector:
         """The columns that partitions have, or had; empty: not known."""
         self._without_toast: frozenset[Relation] = frozenset()
         self._add_tree_routes()
-        self._relations: dict[bytes, Relation] = {}
         self._judged = dict(self._trees)
         self._doubts = Doubts()
         self._cuts: dict[str, int] = {}
@@ -159,17 +142,16 @@ class Collector:
         self._last_op = 0
         self._truncated_at: dict[Relation, int] = {}
         self._truncated_part: dict[Relation, Relation] = {}
-        self.received_lsn = builder.safe_lsn
-        """The highest position heard of: what we report as written."""
-        self.server_time_us = 0
-        """The server's clock in the newest frame."""
-        self.reply_requested = False
-        """Whether a keepalive asked for an answer; the reader resets it when it has answered."""
+        self._steps: list[Step] = []
+        self._unknown: Relation | None = None
+        self._pauses = False
+        self.room = 1
+        """Part of the walk: 0 where a pause begins."""
 
     @property
     def in_transaction(self) -> bool:
         """Whether a transaction is open: reading must not pause here."""
-        return self._builder.in_transaction
+        return self._walk.in_transaction
 
     def tree_of(self, table: Relation) -> Tree:
         """A followed table as the last check that knew what to think of it had it, or the start.
@@ -193,25 +175,10 @@ class Collector:
 
     def take(self, frames: Sequence[memoryview], start: int, *, pause: bool = False) -> Collected:
         """Take frames from index `start` on, as many as possible; with `pause`, to the transaction's end."""
-        steps: list[Step] = []
-        for index in range(start, len(frames)):
-            if pause and not self._builder.in_transaction:
-                return Collected(steps, index)
-            frame = frames[index]
-            if len(frame) < protocol.PAYLOAD_AT or frame[0] != protocol.TAG_XLOGDATA:
-                self._keepalive(frame, steps)
-                continue
-            wal_start, _, self.server_time_us = protocol.unpack_xlogdata(frame)
-            payload = bytes(frame[protocol.PAYLOAD_AT :])
-            action = wal2json.action_of(payload)
-            if action in wal2json.NOT_CHANGES:
-                if action != wal2json.MESSAGE:
-                    self._boundary(action, payload, steps)
-                continue
-            unknown = self._change(action, payload, wal_start, steps)
-            if unknown is not None:
-                return Collected(steps, index, unknown)
-        return Collected(steps, len(frames))
+        self._steps, self._unknown, self._pauses = [], None, pause
+        self.room = 0 if pause and not self._walk.in_transaction else 1
+        next_frame = self._walk.take(frames, start, self)
+        return Collected(self._steps, next_frame, self._unknown)
 
     def learn(self, relation: Relation, found: Found | None) -> list[SnapshotAgain]:
         """The catalog's answer for the relation that was asked for; None: it has none of that name."""
@@ -246,7 +213,7 @@ class Collector:
 
     def has_passed(self, lsn: int) -> bool:
         """Whether every transaction with a commit LSN below this one was taken."""
-        return self._builder.safe_lsn >= lsn
+        return self._walk.safe_lsn >= lsn
 
     def check(self, trees: Iterable[Tree], wal_lsn: int) -> list[SnapshotAgain]:
         """The followed tables as the catalog has them now, without those that it no longer has.
@@ -317,57 +284,49 @@ class Collector:
                     reasons[table] = f"{relation}, a partition of {table}, was detached or dropped"
         return reasons
 
-    def _change(
-        self, action: int | None, payload: bytes, wal_start: int, steps: list[Step]
-    ) -> Relation | None:
-        """Place a change; returns its relation if that is unknown, and then nothing has happened."""
-        builder = self._builder
+    def change(self, change: Change) -> bool:
+        """Part of the walk: place a change; False if its relation is unknown, and then nothing happens."""
+        self._last_op = change.op_offset
         if not self._is_needed:
-            self._last_op = builder.place()
-            return None
-        relation = self._relation(payload, wal_start)
+            return True
+        relation = self._relation(change)
         tables = self._routes.get(relation)
         if tables is None:
-            if self._may_be_partition(action, payload):
-                return relation
+            if self._may_be_partition(change):
+                self._unknown = relation
+                return False
             tables = self._routes[relation] = frozenset()
-        self._last_op = op_offset = builder.place()
-        if wal_start > self.received_lsn:
-            self.received_lsn = wal_start
         appended = self._appended.get(relation)
         if appended is None:
             touched = [name for name in self._shapes_of(tables) if self._held[name] < self._whole]
             self._touched.update(touched)
             self._appended[relation] = appended = bool(touched)
         if appended:
-            steps.append(Append(relation, builder.commit_lsn, op_offset, payload))
-            if action == _TRUNCATE:
-                self._truncate(relation, tables, wal_start)
-        self._doubts.take(relation, payload)
-        return None
+            self._steps.append(Append(relation, change.commit_lsn, change.op_offset, change.payload))
+            if change.action is Action.TRUNCATE:
+                self._truncate(relation, tables, change.wal_start)
+        self._doubts.take(relation, change.payload)
+        return True
 
-    def _may_be_partition(self, action: int | None, payload: bytes) -> bool:
+    def _may_be_partition(self, change: Change) -> bool:
         """Whether the change may be of a partition that isn't known yet."""
         if not self._layouts or frozenset() in self._layouts:
             return bool(self._layouts)
-        columns = _columns_in(payload)
-        if columns is None or action == _TRUNCATE:
+        named = self._decoder.columns(change.payload)
+        if named is None or change.action is Action.TRUNCATE:
             return True
+        columns = frozenset(f"{column.name} {column.type}" for column in named)
         return columns in self._layouts or (
-            action != _INSERT and any(columns <= layout for layout in self._layouts)
+            change.action is not Action.INSERT and any(columns <= layout for layout in self._layouts)
         )
 
-    def _relation(self, payload: bytes, wal_start: int) -> Relation:
-        names = _NAMES.search(payload)
-        if names is None:
-            raise ProtocolViolation(
-                f"the change at {format_lsn(wal_start)} names no table that can be read: it may belong to a"
-                " shape, so nothing can pass it"
-            )
-        relation = self._relations.get(names[0])
+    def _relation(self, change: Change) -> Relation:
+        relation = self._decoder.relation(change.payload)
         if relation is None:
-            schema, table = (msgspec.json.decode(name, type=str) for name in names.groups())
-            relation = self._relations[names[0]] = Relation(schema, table)
+            raise ProtocolViolation(
+                f"the change at {format_lsn(change.wal_start)} names no table that can be read: it may belong"
+                " to a shape, so nothing can pass it"
+            )
         return relation
 
     def _truncate(self, relation: Relation, tables: Iterable[Relation], wal_start: int) -> None:
@@ -380,22 +339,9 @@ class Collector:
             elif self._truncated_at.get(table) != wal_start:
                 self._truncated_part[table] = relation
 
-    def _boundary(self, action: int | None, payload: bytes, steps: list[Step]) -> None:
-        try:
-            boundary = wal2json.decode_boundary(payload)
-            commit_lsn, end_lsn = boundary.commit_lsn, boundary.end_lsn
-        except ValueError as error:
-            raise ProtocolViolation(f"a begin or commit that can't be read: {error}") from error
-        if commit_lsn is None:
-            raise ProtocolViolation("a begin or commit without its LSN: include-lsn must be on")
-        if action == wal2json.BEGIN:
-            self._begin(commit_lsn, end_lsn)
-        else:
-            self._commit(commit_lsn, end_lsn, steps)
-
-    def _begin(self, commit_lsn: int, end_lsn: int | None) -> None:
-        self._builder.begin(commit_lsn, end_lsn)
-        self._whole = LogOffset(commit_lsn, OP_INFINITY)
+    def begin(self, begin: Boundary) -> None:
+        """Part of the walk: a transaction starts."""
+        self._whole = LogOffset(begin.commit_lsn, OP_INFINITY)
         self._is_needed = self._needs_whole()
         self._last_op = 0
 
@@ -408,31 +354,26 @@ class Collector:
             self._held_by_all = self._held[self._hindmost]
         return bool(self._held) and self._held[self._hindmost] < self._whole
 
-    def _commit(self, commit_lsn: int, end_lsn: int | None, steps: list[Step]) -> None:
-        end = self._builder.commit(commit_lsn, end_lsn)
-        self.received_lsn = max(self.received_lsn, end)
+    def commit(self, commit: Boundary, safe_lsn: int) -> None:
+        """Part of the walk: the open transaction is complete."""
         reasons = {
             table: f"{part}, a partition of {table}, was truncated alone"
             for table, part in self._truncated_part.items()
         }
-        steps += [again for again in self._again(reasons) if again.shape in self._touched]
-        steps.append(Committed(LogOffset(commit_lsn, self._last_op), end, frozenset(self._touched)))
-        self._doubts.committed(commit_lsn)
+        self._steps += [again for again in self._again(reasons) if again.shape in self._touched]
+        last = LogOffset(commit.commit_lsn, self._last_op)
+        self._steps.append(Committed(last, safe_lsn, frozenset(self._touched)))
+        self._doubts.committed(commit.commit_lsn)
         self._is_needed = False
         self._appended.clear()
         self._touched.clear()
         self._truncated_at.clear()
         self._truncated_part.clear()
+        self.room = 0 if self._pauses else 1
 
-    def _keepalive(self, frame: memoryview, steps: list[Step]) -> None:
-        keepalive = protocol.parse_frame(frame)
-        assert isinstance(keepalive, protocol.Keepalive), "XLogData is handled before"
-        self.server_time_us = keepalive.server_time_us
-        self.received_lsn = max(self.received_lsn, keepalive.wal_end)
-        self.reply_requested |= keepalive.reply_requested
-        wal_end = self._builder.keepalive(keepalive.wal_end)
-        if wal_end is not None:
-            steps.append(Silence(wal_end))
+    def silence(self, safe_lsn: int) -> None:
+        """Part of the walk: nothing is committed up to here."""
+        self._steps.append(Silence(safe_lsn))
 
     def _shapes_of(self, tables: Iterable[Relation]) -> Iterator[str]:
         return (shape for table in tables for shape in self._followers[table])
@@ -468,20 +409,8 @@ class Collector:
             if kept or (not route and keeps_others):
                 routes[relation] = kept
         self._routes = routes
-        if not keeps_others:
-            # Names of tables that nobody follows, and that may be gone.
-            self._relations.clear()
         self._appended.clear()
 
 
 def _with_file(member: Member, content: Content) -> Member:
     return member._replace(filenode=content.filenode) if member.oid == content.oid else member
-
-
-def _columns_in(payload: bytes) -> frozenset[str] | None:
-    """The columns that a change names, with their types; None if it can't be read."""
-    try:
-        cells = msgspec.json.decode(payload, type=_Cells)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
-    return frozenset(f"{cell.name} {cell.type}" for cell in cells.columns or cells.identity)

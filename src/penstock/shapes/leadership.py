@@ -13,6 +13,8 @@ from typing import Final
 import structlog
 
 from penstock.clock import awake_or_asleep
+from penstock.decoding.plugins import decoder_for
+from penstock.decoding.port import Decoder
 from penstock.errors import PenstockError, PluginOptionRefused
 from penstock.lsn import format_lsn
 from penstock.ops.health import Fault, Health, Phase
@@ -23,7 +25,6 @@ from penstock.postgres.leader_line import AnotherLeads, LeaderLine
 from penstock.postgres.replication_stream import ReplicationStream
 from penstock.postgres.slot import describe
 from penstock.postgres.timeline import ServerIdentity, flushed_lsn
-from penstock.postgres.wal2json import replication_options
 from penstock.postgres.watchdog import Watchdog
 from penstock.settings import ShapesSettings
 from penstock.shapes.change_log import ChangeLog, LogLimits
@@ -141,7 +142,8 @@ class ShapesLeadership:
         return [] if self._pipeline is None else self._pipeline.lines(now)
 
     async def _lead(self, prepared: Prepared, jobs: ShapeJobs) -> None:
-        stream = await self._start_stream()
+        decoder = decoder_for(self._settings.replication.output_plugin)
+        stream = await self._start_stream(decoder)
         freshness, watchdog = await self._line.vouch()
         run_id = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(4)}"
         run = await asyncio.to_thread(create_run, self._log_directory, run_id)
@@ -151,6 +153,7 @@ class ShapesLeadership:
             self._file.shapes,
             prepared=prepared,
             stream=stream,
+            decoder=decoder,
             left_out=self._left_out,
             freshness=freshness,
             log=log,
@@ -176,24 +179,18 @@ class ShapesLeadership:
             with suppress(OSError):
                 await asyncio.to_thread(remove_run, run)
 
-    async def _start_stream(self) -> ReplicationStream:
-        def options(*, numeric_as_string: bool) -> dict[str, str]:
-            return replication_options(
-                include_timestamp=False,
-                include_lsn=True,
-                include_pk=True,
-                numeric_as_string=numeric_as_string,
-            )
-
-        def dropped(*table: str) -> None:
+    async def _start_stream(self, decoder: Decoder) -> ReplicationStream:
+        def dropped(relation: Relation) -> None:
             self._metrics.dropped_by_server.inc()
-            self._left_out.add(Relation(*table))
+            self._left_out.add(relation)
 
-        try:
-            return await self._line.start_stream(options(numeric_as_string=True), on_dropped=dropped)
-        except PluginOptionRefused:
-            # wal2json before 2.6 doesn't know it, and writes NaN and the infinities as null.
-            return await self._line.start_stream(options(numeric_as_string=False), on_dropped=dropped)
+        *better, least = decoder.row_options()
+        for options in better:
+            try:
+                return await self._line.start_stream(decoder, options, on_dropped=dropped)
+            except PluginOptionRefused:
+                continue
+        return await self._line.start_stream(decoder, least, on_dropped=dropped)
 
     async def _run_together(self, pipeline: ShapesPipeline, watchdog: Watchdog, freshness: Freshness) -> None:
         await self._line.run_together(

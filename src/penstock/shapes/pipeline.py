@@ -10,10 +10,12 @@ from typing import Any, NamedTuple
 import structlog
 
 from penstock.capture.feedback import Feedback
-from penstock.capture.transaction_builder import TransactionBuilder
+from penstock.decoding.port import Decoder
 from penstock.log_offset import BEFORE_ALL, LogOffset
+from penstock.postgres.answering import Answering
 from penstock.postgres.freshness import Freshness
 from penstock.postgres.replication_stream import ReplicationStream
+from penstock.postgres.stream.walk import FrameWalk
 from penstock.shapes.change_log import ChangeLog
 from penstock.shapes.change_log_index import Relation
 from penstock.shapes.collector import Collector
@@ -57,6 +59,7 @@ class ShapesPipeline:
         *,
         prepared: Prepared,
         stream: ReplicationStream,
+        decoder: Decoder,
         left_out: set[Relation],
         freshness: Freshness,
         log: ChangeLog,
@@ -74,9 +77,10 @@ class ShapesPipeline:
         start_lsn = prepared.slot.start_lsn
         held = {action.shape: action.offset for action in prepared.actions if isinstance(action, Continue)}
         known = self._known_facts(held)
+        self.walk = FrameWalk(decoder, confirmed_lsn=start_lsn, needs_lsn=True)
         self.ledger = Ledger(
             collector=Collector(
-                builder=TransactionBuilder(confirmed_lsn=start_lsn),
+                walk=self.walk,
                 shapes={shape.name: Relation(*shape.table) for shape in shapes},
                 trees=self._trees(prepared, known),
                 held=held,
@@ -90,7 +94,7 @@ class ShapesPipeline:
         self.feedback = Feedback(
             line=stream,
             tracker=self.confirmed,
-            received_lsn=lambda: self.ledger.collector.received_lsn,
+            received_lsn=lambda: self.walk.received_lsn,
             heartbeat_s=heartbeat_s,
         )
         self.work = Work(
@@ -114,8 +118,7 @@ class ShapesPipeline:
             note_again=self.note_again,
             make_anew=self.make_anew,
             on_commits=self.runner.wake,
-            feedback=self.feedback,
-            freshness=freshness,
+            answering=Answering(self.walk, self.feedback, freshness),
         )
         self.watch = TableWatch(
             shapes,
@@ -160,7 +163,7 @@ class ShapesPipeline:
 
     def lines(self, now: float) -> list[ShapeLine]:
         """Every shape."""
-        received = self.ledger.collector.received_lsn
+        received = self.walk.received_lsn
         return [
             ShapeLine(
                 status,

@@ -7,10 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from penstock.capture.feedback import Feedback
-from penstock.clock import awake_or_asleep
-from penstock.postgres import protocol
-from penstock.postgres.freshness import Freshness
+from penstock.postgres.answering import Answering
 from penstock.postgres.replication_stream import FrameSource
 from penstock.shapes.change_log_index import Relation
 from penstock.shapes.ledger import Ledger
@@ -38,8 +35,7 @@ class ShapesReader:
         note_again: Callable[[Sequence[SnapshotAgain]], Awaitable[None]],
         make_anew: Callable[[Sequence[SnapshotAgain]], Awaitable[None]],
         on_commits: Callable[[], None],
-        feedback: Feedback,
-        freshness: Freshness,
+        answering: Answering,
     ) -> None:
         """`left_out` gets the tables of which the source has left out changes, before it returns from `read`.
 
@@ -53,8 +49,7 @@ class ShapesReader:
         self._note_again = note_again
         self._make_anew = make_anew
         self._on_commits = on_commits
-        self._feedback = feedback
-        self._freshness = freshness
+        self._answering = answering
         self._wait_again_at = 0.0
         self.is_paused = False
         """Whether the log is full."""
@@ -73,7 +68,7 @@ class ShapesReader:
                 start = taken.next_frame
                 before = self._ledger.transactions
                 again = self._ledger.carry_out(taken.steps, now)
-                self._after_take(now)
+                self._answering.after_take()
                 if again:
                     await self._note_again(again)
                 if self._ledger.transactions != before:
@@ -84,15 +79,6 @@ class ShapesReader:
                     await self._learn(taken.unknown)
                 elif start < len(frames):
                     await self._wait_for_room()
-
-    def _after_take(self, now: float) -> None:
-        collector = self._ledger.collector
-        self._freshness.frame_sent(protocol.unix_seconds(collector.server_time_us), now=awake_or_asleep())
-        if collector.reply_requested:
-            collector.reply_requested = False
-            self._feedback.send()
-        else:
-            self._feedback.send_if_moved()
 
     async def _learn(self, relation: Relation) -> None:
         found = await self._look_up(relation)

@@ -1,0 +1,16 @@
+"""Which Decoder reads which output plugin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from penstock.decoding.port import Decoder
+from penstock.postgres.wal2json import Wal2Json
+
+_DECODERS: Final[Mapping[str, Callable[[], Decoder]]] = {"wal2json": Wal2Json}
+
+
+def decoder_for(plugin: str) -> Decoder:
+    """A decoder of this output plugin's payloads; LookupError if there is none."""
+    return _DECODERS[plugin]()

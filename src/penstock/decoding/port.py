@@ -1,0 +1,117 @@
+"""Decoder: the one door to what an output plugin writes. Whoever wants to know what a payload says asks here.
+
+A payload travels as it was written; everything here is read from it on demand. A second output plugin needs a
+second Decoder, and nothing else: the walk over frames, partition keys, the shapes' collector and the rows of
+the lake are the same for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from penstock.model.change import Action
+from penstock.model.relation import Relation
+
+
+class Unreadable(ValueError):
+    """A payload that isn't what its output plugin should write."""
+
+
+class Value(msgspec.Struct, gc=False, frozen=True):
+    """A column of a row: its name, and its value as JSON text (exact, whatever the type)."""
+
+    name: str
+    value: msgspec.Raw
+
+
+class RowChange(msgspec.Struct, gc=False, frozen=True):
+    """The parts of a change that tell which row it is about."""
+
+    schema: str = ""
+    table: str = ""
+    columns: list[Value] = []
+    """The new row (insert, update); unchanged TOAST columns are absent."""
+    identity: list[Value] = []
+    """The old row's replica identity (update, delete)."""
+    pk: msgspec.Raw = msgspec.Raw(b"")
+    """The primary key's columns, in the plugin's own words: they differ where the key does."""
+
+
+class Summary(msgspec.Struct, gc=False, frozen=True):
+    """What may be said of a change in a log or a pointer: no row values."""
+
+    action: str | None = None
+    schema: str | None = None
+    table: str | None = None
+    lsn: str | None = None
+
+
+class NamedType(NamedTuple):
+    """A column as a change names it."""
+
+    name: str
+    type: str
+
+
+class TransactionEnds(NamedTuple):
+    """What a begin or a commit says of its transaction; None where the plugin was told to leave it out."""
+
+    commit_lsn: int | None
+    end_lsn: int | None
+
+
+class KeyScanner(Protocol):
+    """A short cut to the partition key of an ordinary change, for plugins whose payloads allow one."""
+
+    def scan(self, payload: bytes) -> str | None:
+        """The key, where everything that it depends on is as it was when it was learnt; else None."""
+
+    def learn(self, payload: bytes, *, prefix: str, name: str) -> None:
+        """This change's key is the prefix and the value of this column."""
+
+    def forget(self) -> None:
+        """What was learnt may be wrong now."""
+
+
+class Decoder(Protocol):
+    """Reads the payloads of one output plugin. Keeps nothing that would tell one change from another."""
+
+    @property
+    def plugin(self) -> str:
+        """The output plugin's name."""
+
+    def action(self, payload: bytes) -> Action | None:
+        """What a payload says, by a look at its beginning; None if that can't be read."""
+
+    def transaction(self, payload: bytes) -> TransactionEnds:
+        """Read a begin or a commit; Unreadable if it isn't one."""
+
+    def row(self, payload: bytes) -> RowChange:
+        """Read a change of a row; Unreadable if it isn't one."""
+
+    def relation(self, payload: bytes) -> Relation | None:
+        """The table of a change, however unreadable its rest is; None if not even that can be told."""
+
+    def columns(self, payload: bytes) -> Sequence[NamedType] | None:
+        """The columns of the new row, or else of the old one's identity; None if it can't be read."""
+
+    def key_columns(self, pk: bytes) -> tuple[str, ...]:
+        """The names in a RowChange's `pk`, as the plugin lists them; none if unreadable."""
+
+    def summary(self, payload: bytes) -> Summary:
+        """Name the change without its values; empty where the payload can't be read."""
+
+    def row_options(self) -> Sequence[Mapping[str, str]]:
+        """Plugin options with which changes tell whole rows, the best first.
+
+        A server that doesn't know one of them refuses; the last ones are understood by all.
+        """
+
+    def scanner(self) -> KeyScanner:
+        """A scanner that has learnt nothing yet."""
+
+    def left_out(self, notice: str) -> Relation | None:
+        """The table of a change that the plugin has left out, if that is what a server's notice says."""

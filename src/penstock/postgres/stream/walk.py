@@ -1,0 +1,126 @@
+"""FrameWalk: frames in; begin, change, commit and silence out, each with its position."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from penstock.capture.transaction_builder import TransactionBuilder
+from penstock.decoding.port import Decoder, Unreadable
+from penstock.errors import ProtocolViolation
+from penstock.model.change import Action, Boundary, Change
+from penstock.postgres import protocol
+
+
+class Visitor(Protocol):
+    """What is done with what the frames say."""
+
+    room: int
+    """The next frame is taken only if this is above 0."""
+
+    def change(self, change: Change) -> bool:
+        """Take a change; False if something has to happen first, and then it comes again."""
+
+    def begin(self, begin: Boundary) -> None:
+        """A transaction starts."""
+
+    def commit(self, commit: Boundary, safe_lsn: int) -> None:
+        """It is complete; `safe_lsn` may be confirmed after all of it."""
+
+    def silence(self, safe_lsn: int) -> None:
+        """A keepalive between transactions lets this be confirmed once everything before it is durable."""
+
+
+class FrameWalk:
+    """Walks over the frames of one replication stream. Knows no socket and no clock.
+
+    1. Every change gets its LogOffset, whatever becomes of it.
+    2. The walk stops in front of a frame for which the visitor has no room, or a change that it doesn't take
+       yet; `take` again from there goes on as if nothing had happened.
+    3. Where the plugin leaves LSNs out (`needs_lsn` False allows it), the header of a begin, the
+       transaction's first LSN, stands for its position, and the header of a commit is its end.
+    """
+
+    def __init__(self, decoder: Decoder, *, confirmed_lsn: int, needs_lsn: bool = False) -> None:
+        self.decoder = decoder
+        self._transactions = TransactionBuilder(confirmed_lsn=confirmed_lsn)
+        self._needs_lsn = needs_lsn
+        self.received_lsn = confirmed_lsn
+        """The highest position heard of: what we report as written."""
+        self.server_time_us = 0
+        """The server's clock in the newest frame."""
+        self.reply_requested = False
+        """Whether a keepalive asked for an answer; whoever answers resets it."""
+        self.messages = 0
+        self.keepalives = 0
+
+    @property
+    def safe_lsn(self) -> int:
+        """What may be confirmed once everything before the current frame is durable."""
+        return self._transactions.safe_lsn
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open."""
+        return self._transactions.in_transaction
+
+    def take(self, frames: Sequence[memoryview], start: int, visitor: Visitor) -> int:
+        """Walk from index `start` on; returns the index of the first frame that was not taken."""
+        # Local names: this is the path of every change.
+        action_of, place, take_change = self.decoder.action, self._transactions.place, visitor.change
+        commit_lsn = self._transactions.commit_lsn if self._transactions.in_transaction else 0
+        for index in range(start, len(frames)):
+            if visitor.room <= 0:
+                return index
+            frame = frames[index]
+            if len(frame) < protocol.PAYLOAD_AT or frame[0] != protocol.TAG_XLOGDATA:
+                self._keepalive(frame, visitor)
+                continue
+            wal_start, _, self.server_time_us = protocol.unpack_xlogdata(frame)
+            payload = bytes(frame[protocol.PAYLOAD_AT :])
+            action = action_of(payload)
+            if action is Action.BEGIN or action is Action.COMMIT:
+                commit_lsn = self._boundary(action, payload, wal_start, visitor)
+            elif action is Action.MESSAGE:
+                self.messages += 1
+            else:
+                op_offset = place()
+                if not take_change(Change(action, payload, wal_start, commit_lsn, op_offset)):
+                    self._transactions.take_back()
+                    return index
+                if wal_start > self.received_lsn:
+                    self.received_lsn = wal_start
+        return len(frames)
+
+    def _boundary(self, action: Action, payload: bytes, wal_start: int, visitor: Visitor) -> int:
+        """Returns the commit LSN."""
+        try:
+            commit_lsn, end_lsn = self.decoder.transaction(payload)
+        except Unreadable as error:
+            raise ProtocolViolation(f"a begin or commit that can't be read: {error}") from error
+        if commit_lsn is None and self._needs_lsn:
+            raise ProtocolViolation("a begin or commit without its LSN: include-lsn must be on")
+        transactions = self._transactions
+        if action is Action.BEGIN:
+            commit_lsn = wal_start if commit_lsn is None else commit_lsn
+            transactions.begin(commit_lsn, end_lsn)
+            visitor.begin(Boundary(action, payload, wal_start, commit_lsn, end_lsn))
+            return commit_lsn
+        end_lsn = wal_start if end_lsn is None and commit_lsn is None else end_lsn
+        commit_lsn = transactions.commit_lsn if commit_lsn is None else commit_lsn
+        boundary = Boundary(action, payload, wal_start, commit_lsn, end_lsn)
+        safe_lsn = transactions.commit(commit_lsn, end_lsn)
+        self.received_lsn = max(self.received_lsn, safe_lsn)
+        visitor.commit(boundary, safe_lsn)
+        return commit_lsn
+
+    def _keepalive(self, frame: memoryview, visitor: Visitor) -> None:
+        keepalive = protocol.parse_frame(frame)
+        assert isinstance(keepalive, protocol.Keepalive), "XLogData is handled before"
+        self.server_time_us = keepalive.server_time_us
+        self.keepalives += 1
+        self.received_lsn = max(self.received_lsn, keepalive.wal_end)
+        self.reply_requested |= keepalive.reply_requested
+        safe_lsn = self._transactions.keepalive(keepalive.wal_end)
+        if safe_lsn is not None:
+            visitor.silence(safe_lsn)

@@ -1,0 +1,159 @@
+"""A second output plugin: capture and shapes take it as they are, given a Decoder of its payloads."""
+
+from __future__ import annotations
+
+import json
+import struct
+
+import msgspec
+
+from penstock.capture.ack import AckTracker
+from penstock.capture.intake import Intake
+from penstock.decoding.port import (
+    Decoder,
+    KeyScanner,
+    NamedType,
+    RowChange,
+    Summary,
+    TransactionEnds,
+    Unreadable,
+    Value,
+)
+from penstock.kinesis.partition_key import Fallback, PartitionKeys
+from penstock.log_offset import LogOffset
+from penstock.model.change import Action
+from penstock.model.relation import Relation
+from penstock.postgres.key_indexes import KeyIndexes
+from penstock.postgres.stream.walk import FrameWalk
+from penstock.shapes.collector import Append, Collector, Committed
+from penstock.shapes.table_tree import Member, Tree
+
+
+class NoScanner:
+    """Payloads without a short cut."""
+
+    def scan(self, payload: bytes) -> str | None:
+        return None
+
+    def learn(self, payload: bytes, *, prefix: str, name: str) -> None:
+        pass
+
+    def forget(self) -> None:
+        pass
+
+
+class LineDecoder:
+    """Payloads such as `I public.t id=7 v=x`, `B 100 110` and `C 100 110`; the first column is the key."""
+
+    plugin = "lines"
+
+    def action(self, payload: bytes) -> Action | None:
+        try:
+            return Action(payload[:1].decode())
+        except ValueError:
+            return None
+
+    def transaction(self, payload: bytes) -> TransactionEnds:
+        try:
+            _, commit_lsn, end_lsn = payload.split()
+            return TransactionEnds(int(commit_lsn), int(end_lsn))
+        except ValueError as error:
+            raise Unreadable("not a begin or a commit") from error
+
+    def row(self, payload: bytes) -> RowChange:
+        relation = self.relation(payload)
+        if relation is None:
+            raise Unreadable("no table")
+        values = [Value(name, msgspec.Raw(json.dumps(value).encode())) for name, value in _cells(payload)]
+        gone = self.action(payload) is Action.DELETE
+        return RowChange(
+            *relation,
+            columns=[] if gone else values,
+            identity=values if gone else [],
+            pk=msgspec.Raw(values[0].name.encode()),
+        )
+
+    def relation(self, payload: bytes) -> Relation | None:
+        words = payload.decode().split()
+        return Relation(*words[1].split(".")) if len(words) > 1 and "." in words[1] else None
+
+    def columns(self, payload: bytes) -> list[NamedType]:
+        return [NamedType(name, "text") for name, _ in _cells(payload)]
+
+    def key_columns(self, pk: bytes) -> tuple[str, ...]:
+        return (pk.decode(),)
+
+    def summary(self, payload: bytes) -> Summary:
+        return Summary()
+
+    def row_options(self) -> list[dict[str, str]]:
+        return [{}]
+
+    def scanner(self) -> KeyScanner:
+        return NoScanner()
+
+    def left_out(self, notice: str) -> Relation | None:
+        return None
+
+
+def _cells(payload: bytes) -> list[tuple[str, str]]:
+    return [
+        (name, value) for name, _, value in (word.partition("=") for word in payload.decode().split()[2:])
+    ]
+
+
+DECODER: Decoder = LineDecoder()
+LINES = (
+    b"B 100 110",
+    b"I public.t id=7 v=x",
+    b"I public.other id=1",
+    b"D public.t id=7",
+    b"M a message",
+    b"C 100 110",
+)
+
+
+def frames() -> list[memoryview]:
+    return [memoryview(struct.pack("!cqqq", b"w", 90, 90, 0) + line) for line in LINES]
+
+
+def test_capture_takes_it() -> None:
+    walk, tracker = FrameWalk(DECODER, confirmed_lsn=10), AckTracker(initial_lsn=10)
+    keys = PartitionKeys(DECODER, by_primary_key=True, fallback=Fallback.LSN)
+    intake = Intake(
+        walk=walk,
+        tracker=tracker,
+        keys=keys,
+        publish_transactions=False,
+        max_event_bytes=10_000,
+        window=10,
+    )
+    events, start = [], 0
+    while start < len(LINES):
+        taken = intake.take(frames(), start, 0.0)
+        events += taken.events
+        start = taken.next_frame
+        if taken.unknown is not None:
+            keys.learn(taken.unknown, KeyIndexes(["id"]))
+
+    assert [(event.partition_key, event.offset, event.payload) for event in events] == [
+        ("public.t/7", LogOffset(100, 0), LINES[1]),
+        ("public.other/1", LogOffset(100, 2), LINES[2]),
+        ("public.t/7", LogOffset(100, 4), LINES[3]),
+    ]
+    assert tracker.mark_published_ids([event.ack_id for event in events]) == 110
+
+
+def test_shapes_take_it() -> None:
+    table = Relation("public", "t")
+    walk = FrameWalk(DECODER, confirmed_lsn=10, needs_lsn=True)
+    collector = Collector(walk=walk, shapes={"s": table}, trees=[Tree(Member(table, 1, 1, "a"))], held={})
+
+    taken = collector.take(frames(), 0)
+
+    assert taken.next_frame == len(LINES)
+    assert taken.steps == [
+        Append(table, 100, 0, LINES[1]),
+        Append(table, 100, 4, LINES[3]),
+        Committed(LogOffset(100, 4), 110, frozenset({"s"})),
+    ]
