@@ -13,7 +13,7 @@
     ├── DecodeError                   a value that doesn't fit its column (spark/decode.py)
     │   └── LayoutChanged             a frame of a table that was altered
     ├── SparkFailed, SparkError, …    Spark doesn't start, or a job failed (spark/session.py)
-    ├── JarsMissing, CompileFailed    what Spark needs isn't in the cache (spark/jars.py, log_store.py)
+    ├── JarsMissing, LogStoreMissing  what Spark needs isn't there (spark/jars.py, log_store.py)
     ├── CannotCompare                 `verify` has no answer (spark/verify_jobs.py); exit 2
     ├── TableConflict, OffsetRefused  a table that somebody else has written (spark/table.py)
     ├── LogQueryError                 a query of the log that can't be answered (spark/changes_source.py)

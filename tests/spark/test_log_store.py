@@ -11,16 +11,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import pyspark
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from penstock.spark import log_store
+import hatch_build
 from penstock.spark import table as table_module
 from penstock.spark.apply import NetChanges
 from penstock.spark.foreign_commits import TableConflict
-from penstock.spark.log_store import EXPECTED_VERSION, CompileFailed, log_store_jar
+from penstock.spark.log_store import EXPECTED_VERSION, LogStoreMissing, log_store_jar
 from penstock.spark.session import StorageFailed, shape_session
 from penstock.spark.table import AppId, ShapeTable
 from tests.spark.batches import KEY, Change, contents, net, table_frame
@@ -28,6 +27,8 @@ from tests.spark.conftest import Started
 
 ROWS = {1: ("a1", "b1"), 2: ("a2", "b2")}
 WRITERS = 8
+
+SOURCES = Path(hatch_build.__file__).parent / "src" / "penstock" / "spark" / "java"
 
 
 class Store:
@@ -270,22 +271,24 @@ def test_a_checkpoint_appears_whole(spark: SparkSession, table: ShapeTable, tmp_
     assert any(name.startswith(f".{final}") and name.endswith(".tmp") for name in seen), seen
 
 
-def test_a_cache_that_can_not_be_written_is_said(tmp_path: Path) -> None:
-    with pytest.raises(
-        CompileFailed, match=r"can't put the log stores into .*/none: No such file.* -m penstock"
-    ):
-        log_store_jar(tmp_path / "none", [])
+def test_an_installation_that_was_not_built_is_said(tmp_path: Path) -> None:
+    with pytest.raises(LogStoreMissing, match=r"/log_store.jar is missing.*Fix: `make setup`"):
+        log_store_jar(tmp_path / "log_store.jar")
 
 
-def test_a_source_that_does_not_compile_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sources, cache = tmp_path / "java", tmp_path / "cache"
-    shutil.copytree(log_store._SOURCES, sources)
-    cache.mkdir()
-    (sources / "penstock" / "S3LogStore.java").write_text("package penstock; class S3LogStore { int x = ; }")
-    monkeypatch.setattr(log_store, "_SOURCES", sources)
-    with pytest.raises(CompileFailed, match=r"can't compile the log stores:\n.*S3LogStore\.java', Line 1, "):
-        log_store_jar(cache, list(Path(pyspark.__file__).parent.glob("jars/*.jar")))
-    assert list(cache.iterdir()) == []
+def test_the_jar_is_compiled_from_the_sources_that_are_here(tmp_path: Path) -> None:
+    """Also: each build gives the same bytes."""
+    hatch_build.compile_log_stores(SOURCES, tmp_path / "again.jar", hatch_build.classpath())
+
+    assert (tmp_path / "again.jar").read_bytes() == log_store_jar().read_bytes()
+
+
+def test_a_source_that_does_not_compile_is_said(tmp_path: Path) -> None:
+    (tmp_path / "Bad.java").write_text("class Bad { int x = ; }")
+
+    with pytest.raises(hatch_build.CompileFailed, match=r"Bad\.java:1: error: illegal start of expression"):
+        hatch_build.compile_log_stores(tmp_path, tmp_path / "bad.jar", [])
+    assert [path.name for path in tmp_path.iterdir()] == ["Bad.java"]
 
 
 def test_a_listing_looks_only_at_what_it_starts_at(started: Started, store: Store) -> None:

@@ -23,7 +23,7 @@ from types import MappingProxyType
 from typing import Final
 
 from penstock.errors import PenstockError
-from penstock.spark.log_store import CompileFailed, log_store_jar
+from penstock.spark.log_store import log_store_jar
 
 DELTA_VERSION: Final = "4.4.0"
 SPARK_VERSION: Final = "4.2"
@@ -92,10 +92,15 @@ def jar_paths(directory: Path) -> list[Path]:
 
 
 def jars_for_spark(directory: Path) -> list[Path]:
-    """All that Spark needs beside its own jars: Delta's, and our log store's, compiled if it isn't there."""
-    delta = jar_paths(directory)
-    own = sorted((_spark_home() / "jars").glob("*.jar"))
-    return [*delta, log_store_jar(directory.parent, [*own, *delta])]
+    """All that Spark needs beside its own jars: Delta's, and our log stores'."""
+    return [*jar_paths(directory), log_store_jar()]
+
+
+def fetch_if_missing(directory: Path) -> None:
+    """Fetch them, and say so, unless they are in the cache."""
+    if not _is_whole(directory):
+        print(f"jars: fetching Delta {DELTA_VERSION} for Spark {SPARK_VERSION} into {directory}", flush=True)
+        fetch(directory)
 
 
 def fetch(directory: Path) -> None:
@@ -172,13 +177,8 @@ def main() -> int:
         return 1
     directory = cache_directory()
     try:
-        if not _is_whole(directory):
-            print(
-                f"jars: fetching Delta {DELTA_VERSION} for Spark {SPARK_VERSION} into {directory}", flush=True
-            )
-            fetch(directory)
-        jars_for_spark(directory)
-    except (JarsMissing, CompileFailed) as error:
+        fetch_if_missing(directory)
+    except JarsMissing as error:
         print(f"jars: {error}", file=sys.stderr)
         return 1
     return 0

@@ -75,7 +75,7 @@ def open_session(
     """The process's session; made at the first call. Blocks for seconds, so call it in a thread.
 
     `extra_conf` goes over our own settings, as `with_theirs` says. JarsMissing if Delta's jars were not
-    fetched, CompileFailed if our log stores can't be compiled, SparkFailed if Spark doesn't start.
+    fetched, LogStoreMissing if ours isn't built, SparkFailed if Spark doesn't start.
     """
     with _START:
         # Without one the workers are whatever `python3` is: it may lack our packages, or not answer within

@@ -42,8 +42,6 @@ import org.apache.hadoop.fs.Path;
  * 3. A MERGE or an append that was made from another version than its writer expects (EXPECTED) is refused.
  * 4. Only files at or behind the name that a listing starts at are looked at. Hadoop's own looks at each file of
  *    the directory, with several system calls, before any is left out: seconds where the log is long.
- *
- * Compiled by Janino, which Spark brings along and which knows no lambdas and erases type parameters.
  */
 public class DurableLogStore extends HadoopFileSystemLogStore {
     /** The setting of a session that names the version from which its next MERGE or append must be made. */
@@ -116,7 +114,7 @@ public class DurableLogStore extends HadoopFileSystemLogStore {
         }
         BasicFileAttributes seen;
         try {
-            seen = (BasicFileAttributes) Files.readAttributes(
+            seen = Files.readAttributes(
                 new File(directory, name).toPath(), BasicFileAttributes.class, new LinkOption[0]);
         } catch (NoSuchFileException gone) {
             return null;
@@ -138,7 +136,7 @@ public class DurableLogStore extends HadoopFileSystemLogStore {
             BufferedWriter writer =
                 new BufferedWriter(new OutputStreamWriter(stream, StandardCharsets.UTF_8));
             while (actions.hasNext()) {
-                String line = (String) actions.next();
+                String line = actions.next();
                 refuseUnexpected(line, expected);
                 syncAdded(line, table, directories);
                 writer.write(line);
@@ -150,13 +148,13 @@ public class DurableLogStore extends HadoopFileSystemLogStore {
             stream.close();
         }
         for (Iterator<File> each = directories.iterator(); each.hasNext();) {
-            sync((File) each.next());
+            sync(each.next());
         }
     }
 
     private static void syncAdded(String line, File table, Set<File> directories) throws IOException {
         if (line.startsWith("{\"add\":") || line.startsWith("{\"cdc\":")) {
-            JsonNode added = (JsonNode) JSON.readTree(line).elements().next();
+            JsonNode added = JSON.readTree(line).elements().next();
             File file = located(table, added.get("path").asText());
             sync(file);
             File checksum = new File(file.getParentFile(), "." + file.getName() + ".crc");

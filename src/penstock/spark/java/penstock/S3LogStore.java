@@ -41,7 +41,7 @@ public class S3LogStore extends HadoopFileSystemLogStore {
         String expected = hadoopConf.get(DurableLogStore.EXPECTED);
         ByteArrayOutputStream content = new ByteArrayOutputStream();
         while (actions.hasNext()) {
-            String line = (String) actions.next();
+            String line = actions.next();
             DurableLogStore.refuseUnexpected(line, expected);
             content.write(line.getBytes(StandardCharsets.UTF_8));
             content.write('\n');
@@ -52,10 +52,10 @@ public class S3LogStore extends HadoopFileSystemLogStore {
             return;
         }
         try {
-            FSDataOutputStreamBuilder builder = files.createFile(path);
+            FSDataOutputStreamBuilder<?, ?> builder = files.createFile(path);
             builder.overwrite(false);
             builder.must(ONLY_IF_ABSENT, true);
-            put((FSDataOutputStream) builder.build(), content);
+            put(builder.build(), content);
         } catch (IOException error) {
             if (saysThatItIsThere(error)) {
                 throw new java.nio.file.FileAlreadyExistsException(path.toString());
@@ -87,7 +87,7 @@ public class S3LogStore extends HadoopFileSystemLogStore {
     /** Delta's own use of `start-after`, by name: it can't be compiled against without the S3A client. */
     private static FileStatus[] startingAt(FileSystem files, Path from) throws IOException {
         try {
-            Class[] kinds = new Class[] {FileSystem.class, Path.class, Path.class};
+            Class<?>[] kinds = new Class<?>[] {FileSystem.class, Path.class, Path.class};
             Object[] arguments = new Object[] {files, from, from.getParent()};
             return (FileStatus[]) Class.forName("io.delta.storage.internal.S3LogStoreUtil")
                 .getMethod("s3ListFromArray", kinds).invoke(null, arguments);
