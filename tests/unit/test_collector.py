@@ -536,9 +536,29 @@ def test_a_tree_that_nobody_follows_is_left_alone() -> None:
     assert some.check(TREES, LATER) == []
 
 
-def test_every_followed_table_needs_a_tree() -> None:
-    with pytest.raises(ValueError, match=r"public\.events"):
-        collector(trees=[ORDERS_TREE])
+def test_a_table_that_is_gone_can_be_copied_when_a_look_has_its_routes() -> None:
+    some = collector(trees=[ORDERS_TREE])
+    assert [name for name in SHAPES if some.is_gone(name)] == ["events"]
+    assert some.check([ORDERS_TREE], LATER) == []
+    assert steps_of(some, *transaction(100, change(MAY))) == [committed(100, 0)], "a snapshot will have it"
+
+    assert some.check(TREES, LATER) == [SnapshotAgain("events", "there is a table public.events again")]
+
+    assert not some.is_gone("events")
+    assert some.tree_of(EVENTS) == EVENTS_TREE
+    assert committed(200, 0, "events") in steps_of(some, *transaction(200, change(MAY)))
+    assert some.check(TREES, LATER) == []
+
+
+def test_a_table_that_went_and_came_back_as_it_was_is_copied_again() -> None:
+    some = collector()
+    (first, second) = some.check([EVENTS_TREE], LATER)
+    assert {first.shape, second.shape} == {"open_orders", "all_orders"}
+    assert some.is_gone("open_orders")
+    assert some.check([EVENTS_TREE], LATER) == []
+
+    assert {again.shape for again in some.check(TREES, LATER)} == {"open_orders", "all_orders"}
+    assert not some.is_gone("open_orders")
 
 
 @pytest.mark.parametrize(

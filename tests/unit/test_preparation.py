@@ -24,13 +24,21 @@ def test_a_shape_that_has_worked_is_parked_and_no_reason_to_refuse_all() -> None
     assert "Fix: " in parked["a"]
 
 
-def test_a_shape_that_never_worked_or_was_edited_or_has_no_table_is_refused() -> None:
+def test_a_shape_whose_table_is_gone_is_parked() -> None:
+    refused, parked = judge(FILE, {}, [Relation("public", "t2")], REGISTRY)
+    assert refused == []
+    assert "there is no table public.t" in parked["a"]
+    assert "public.t2" not in parked["a"], "its name was right"
+
+
+def test_a_shape_that_never_worked_or_was_edited_is_refused() -> None:
     edited = replace(FILE, shapes=(replace(SHAPE, where="id > 1"),))
     for judged in (
         judge(FILE, WITHOUT_KEY, (), None),
         judge(FILE, WITHOUT_KEY, (), replace(REGISTRY, shapes={})),
         judge(edited, WITHOUT_KEY, (), REGISTRY),
-        judge(FILE, {}, (), REGISTRY),
+        judge(FILE, {}, (), None),
+        judge(edited, {}, (), REGISTRY),
     ):
         assert judged.refused
         assert not judged.parked

@@ -88,7 +88,9 @@ class Collector:
        often; the snapshot that follows mends what was passed over since.
     9. What `check` can't judge is a Doubt: `settle` it with the server's own rows. Until then the table's
        tree is kept as it was before, so that whoever comes after a crash has the doubt too.
-    10. A relation that was learned as a partition, and that a later look doesn't have, was detached or
+    10. A followed table that is gone has no route. It can be copied only after a look has found one of its
+       name: `check` says so, and then has its routes.
+    11. A relation that was learned as a partition, and that a later look doesn't have, was detached or
        dropped in between: its rows are in the log, and no more in the table.
 
     Repeats. After a restart Postgres sends again from the slot's position. A shape doesn't need a
@@ -108,7 +110,10 @@ class Collector:
         trees: Iterable[Tree],
         held: Mapping[str, LogOffset],
     ) -> None:
-        """`shapes`: the table of each; `held`: the offsets of those tables that go on from where they are."""
+        """`shapes`: the table of each; `held`: the offsets of those tables that go on from where they are.
+
+        A followed table without a tree is gone: its shapes must not be among those.
+        """
         self._walk = walk
         self._decoder = walk.decoder
         self._followers: dict[Relation, frozenset[str]] = {
@@ -116,14 +121,11 @@ class Collector:
             for table in shapes.values()
         }
         self._trees = {tree.table.relation: tree for tree in trees if tree.table.relation in self._followers}
-        missing = self._followers.keys() - self._trees.keys()
-        if missing:
-            raise ValueError(f"followed tables without a tree: {sorted(map(str, missing))}")
         self._held = {name: held.get(name, BEFORE_ALL) for name in shapes}
         self._hindmost = min(self._held, key=self._held.__getitem__, default="")
         self._held_by_all = BEFORE_ALL
         """A position that every table holds; not always the highest one."""
-        self._gone: Set[Relation] = frozenset()
+        self._gone = self._followers.keys() - self._trees.keys()
         self._routes: dict[Relation, frozenset[Relation]] = {}
         self._layouts: set[frozenset[str]] = set()
         """The columns that partitions have, or had; empty: not known."""
@@ -159,6 +161,10 @@ class Collector:
         That may be kept in the registry: what is not yet judged is found again after a crash.
         """
         return self._judged[table]
+
+    def is_gone(self, shape: str) -> bool:
+        """Whether the last look, or the start, found no table of the name that the shape follows."""
+        return any(shape in self._followers[table] for table in self._gone)
 
     def relations_of(self, table: Relation) -> frozenset[Relation]:
         """The relations under which changes of a followed table are in the log."""
@@ -227,7 +233,10 @@ class Collector:
             if judgement.again and (table in now or table not in self._gone):
                 reasons[table] = judgement.again
             self._doubts.raise_all(judgement.doubts)
-        self._gone = self._trees.keys() - now.keys()
+        for table in self._gone & now.keys():
+            # Its changes had no route meanwhile, so no snapshot may have begun before.
+            reasons.setdefault(table, f"there is a table {table} again")
+        self._gone = self._followers.keys() - now.keys()
         self._trees |= {table: tree for table, tree in now.items() if table in self._followers}
         again = self._begin_again(reasons)
         self._doubts.looked(wal_lsn, self._learned.keys())

@@ -51,7 +51,7 @@ _log = structlog.get_logger()
 
 
 class ShapeStalled(PenstockError):
-    """A shape has made no progress for STALL_S, and `--once` waits for it."""
+    """A shape has made no progress for STALL_S, or waits for somebody to act, and `--once` waits for it."""
 
 
 class ShapesLeadership:
@@ -207,6 +207,8 @@ class ShapesLeadership:
             until=self._until_the_end(pipeline),
             drain=lambda reader: self._drain(pipeline, reader, freshness),
         )
+        if self._once and not self._stop.is_set():
+            self._give_up_if_stopped(pipeline)
 
     async def _until_the_end(self, pipeline: ShapesPipeline) -> None:
         if not self._once:
@@ -248,12 +250,20 @@ class ShapesLeadership:
     def _give_up_if_stalled(self, pipeline: ShapesPipeline, now: float) -> None:
         """A shape that fails may do so for STALL_S. One that merely works may be slow, up to a point."""
         stall_s = self._settings.change_log.stall_s
+        stopped = pipeline.stopped_shapes()
         for stalled in pipeline.ledger.plan.stalled(now, stall_s):
+            if stalled.shape in stopped:
+                # The others are done first.
+                continue
             if stalled.error is not None or stalled.age_s >= _LONG_JOB * stall_s:
                 raise ShapeStalled(
                     f"shape {stalled.shape} made no progress for {stalled.age_s:.0f} s:"
                     f" {stalled.error or 'its job does not end'}"
                 )
+
+    def _give_up_if_stopped(self, pipeline: ShapesPipeline) -> None:
+        for shape, sentence in pipeline.stopped_shapes().items():
+            raise ShapeStalled(f"shape {shape} was stopped, and the others are done: {sentence}")
 
     async def _drain(
         self, pipeline: ShapesPipeline, reader: asyncio.Task[None], freshness: Freshness

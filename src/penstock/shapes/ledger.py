@@ -26,7 +26,8 @@ class Ledger:
     2. A shape that has to be snapshotted again is pinned, and its flushes stop, before the next step is done.
        Once the registry knows it (`noted`) its table doesn't count, after a crash neither. So it is parked:
        it is not pinned, its changes are left out, and nobody waits for it, for however long. `begin_copy`
-       pins it again, before the copy's cut is known; a copy that fails, or came too early, parks it.
+       pins it again, before the copy's cut is known; a copy that fails, or came too early, parks it. One
+       whose Postgres table is gone is stopped until the collector has found it again.
     3. `held` is up to where a shape needs nothing more from the log. Its table may be below that, if nothing
        in between was for it: no commit says so, and after a restart the table is where it was.
     4. `offsets` is what the registry may know of the tables: only what was read back from them.
@@ -85,7 +86,10 @@ class Ledger:
                 case Silence():
                     self.tracker.keepalive(step.wal_end)
                 case SnapshotAgain():
-                    self.snapshot_again(step.shape, now)
+                    if self.collector.is_gone(step.shape):
+                        self.stop(step.shape, step.reason, now)
+                    else:
+                        self.snapshot_again(step.shape, now)
                     again.append(step)
         return again
 

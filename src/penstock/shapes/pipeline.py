@@ -21,7 +21,7 @@ from penstock.shapes.change_log_index import Relation
 from penstock.shapes.collector import Collector
 from penstock.shapes.complaints import complaints, failing_holder
 from penstock.shapes.flush_tracker import FlushTracker
-from penstock.shapes.flusher import FlushLimits, FlushPlan, ShapeStatus
+from penstock.shapes.flusher import FlushLimits, FlushPlan, ShapeState, ShapeStatus
 from penstock.shapes.job_runner import JobRunner, JobThreads
 from penstock.shapes.jobs import ShapeJobs
 from penstock.shapes.ledger import Ledger
@@ -134,6 +134,9 @@ class ShapesPipeline:
         if again:
             self.ledger.carry_out(again, time.monotonic())
             await self.note_again(again)
+            for shape, reason in again:
+                if self.ledger.collector.is_gone(shape):
+                    _log.error("shape_parked", shape=shape, detail=reason)
 
     async def note_again(self, again: Sequence[SnapshotAgain]) -> None:
         """Shapes are pinned to be snapshotted again: the registry knows, and then nobody waits for them."""
@@ -177,10 +180,17 @@ class ShapesPipeline:
         ]
 
     def awaits_snapshots(self) -> bool:
-        """Whether some shape's table is still to be made, or may have to be."""
+        """Whether some shape's table is still to be made, or may have to be; not if it was stopped."""
+        stopped = self.stopped_shapes()
         return not self.ledger.collector.is_certain or any(
-            self.ledger.plan.awaits_snapshot(shape.name) for shape in self._shapes
+            self.ledger.plan.awaits_snapshot(shape.name) and shape.name not in stopped
+            for shape in self._shapes
         )
+
+    def stopped_shapes(self) -> dict[str, str]:
+        """The shapes that wait for somebody to act, with the sentence of each."""
+        statuses = self.ledger.plan.status(time.monotonic())
+        return {each.shape: each.error or "" for each in statuses if each.state is ShapeState.STOPPED}
 
     def copied_shapes(self) -> set[str]:
         """The shapes whose snapshots run."""
@@ -241,6 +251,6 @@ class ShapesPipeline:
             )
         for action in prepared.actions:
             if isinstance(action, SnapshotAgain):
-                self.ledger.snapshot_again(action.shape, now)
+                self.ledger.carry_out([action], now)
                 # The decision is in the registry.
                 self.ledger.noted(action.shape)

@@ -44,7 +44,7 @@ class Prepared(NamedTuple):
     actions: tuple[Action, ...]
     keeper: RegistryKeeper
     facts: Mapping[Relation, TableFacts]
-    """Of the followed tables as they are now."""
+    """Of the followed tables as they are now; without those that are gone."""
 
 
 class Judged(NamedTuple):
@@ -65,11 +65,11 @@ def judge(
     """Judge each shape; `facts` and `tables` as `refusals` takes them."""
     judged = Judged([], {})
     for shape in file.shapes:
-        lines = refusals(replace(file, shapes=(shape,)), facts, tables)
         entry = None if registry is None else registry.shapes.get(shape.name)
         has_worked = entry is not None and entry.definition == definition_hash(shape)
-        # Of a table that is gone nothing could be watched.
-        if lines and has_worked and Relation(*shape.table) in facts:
+        # Nobody meant another name if this one was right before.
+        lines = refusals(replace(file, shapes=(shape,)), facts, () if has_worked else tables)
+        if lines and has_worked:
             judged.parked[shape.name] = " ".join(lines)
         else:
             judged.refused.extend(lines)
@@ -151,6 +151,7 @@ class Preparation:
             raise ShapesRefused(" ".join(judged.refused))
         for shape, sentence in judged.parked.items():
             assert registry is not None, "it knows them"
+            _log.error("shape_parked", shape=shape, detail=sentence)
             registry = registry.awaiting(shape, sentence)
         return registry
 

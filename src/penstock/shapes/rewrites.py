@@ -59,7 +59,9 @@ def judge(
     """Compare two looks. `routes`: which followed tables a change of a relation counts for."""
     table = before.table.relation
     if now is None:
-        return Judgement(f"{table} was dropped or renamed")
+        return Judgement(
+            f"{table} was dropped or renamed. Fix: bring it back, or take the shape out of the file"
+        )
     if now.table.oid != before.table.oid:
         return Judgement(f"another table has taken the name {table}")
     members = {member.oid: member for member in (now.table, *now.partitions)}
