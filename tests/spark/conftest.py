@@ -18,7 +18,7 @@ from penstock.shapes.shapes_file import load_shapes_file
 from penstock.spark.session import open_session, shape_session, stop_session
 from tests.servers.shapes_site import JAVA_OPTIONS, ShapesSite
 
-RunOnce = Callable[[ShapesSite], int]
+RunOnce = Callable[..., int]
 ONCE = Run("local[2]", {}, once=True)
 
 # Small batches don't pay for many tasks.
@@ -61,9 +61,12 @@ def spark(started: Started) -> SparkSession:
 
 @pytest.fixture
 def run_once(started: Started, monkeypatch: pytest.MonkeyPatch) -> RunOnce:
-    """`penstock shapes --once` in this process, on the Spark that is here; returns the exit code."""
+    """`penstock shapes --once` in this process, on the Spark that is here; returns the exit code.
 
-    def run(site: ShapesSite) -> int:
+    It takes a ShapesSite, and variables to set.
+    """
+
+    def run(site: ShapesSite, **over: str) -> int:
         variables = {
             **site.postgres.env(site.database),
             "REPLICATION_SLOT": site.slot,
@@ -71,6 +74,7 @@ def run_once(started: Started, monkeypatch: pytest.MonkeyPatch) -> RunOnce:
             "LOG_MIN_FREE_BYTES": "0",
             "STALL_S": "3",
             "OPS_PORT": "0",
+            **over,
         }
         for name, value in variables.items():
             monkeypatch.setenv(name, value)

@@ -169,7 +169,6 @@ def test_another_type_stops_the_shape(column: ColumnFacts, said: str) -> None:
         ("integer", "bigint", True),
         ("smallint", "bigint", True),
         ("bigint", "integer", False),
-        ("numeric(10,2)", "numeric(12,2)", True),
         ("numeric(10,2)", "numeric(12,4)", True),
         ("numeric(10,2)", "numeric(10,4)", False),
         ("numeric(10,2)", "numeric(9,2)", False),
@@ -189,6 +188,33 @@ def test_a_wider_type_needs_no_more_than_a_snapshot(old: str, new: str, wider: b
     assert (bool(drift.again), bool(drift.stop)) == (wider, not wider)
     if wider:
         assert drift.again == f"column 'code' of public.orders was {old} and is {new}, which is wider"
+
+
+def test_more_digits_before_the_point_are_followed_in_place_while_the_file_stays() -> None:
+    before = having(ID, CODE._replace(type="numeric(10,2)"), NOTE)
+    wider = CODE._replace(type="numeric(12,2)")
+    now = having(ID, wider, NOTE)
+
+    assert compare(ALL, before, now) == Drift(now, widened=(wider,))
+    assert compare(LISTED, before, now) == Drift(now), "not listed"
+    said = "column 'code' of public.orders is numeric(12,2), which is wider"
+    assert compare(ALL, before, now).by_snapshot(ALL) == Drift(now, again=said)
+    # USING code * 10 makes a new file.
+    rewritten = now._replace(tree=Tree(Member(ORDERS, 1, 2, "b")))
+    assert "was numeric(10,2) and is numeric(12,2)" in compare(ALL, before, rewritten).again
+
+
+def test_a_file_of_a_partition_counts_too() -> None:
+    part = Member(Relation("public", "part"), 2, 2, "a")
+    tree = Tree(Member(ORDERS, 1, 0, "a"), (part,), is_partitioned=True)
+    before = having(ID, CODE._replace(type="numeric(10,2)"), NOTE)._replace(tree=tree)
+    now = having(ID, CODE._replace(type="numeric(12,2)"), NOTE)
+
+    new_part = Member(Relation("public", "more"), 3, 3, "a")
+    more = now._replace(tree=tree._replace(partitions=(part, new_part)))
+    assert compare(ALL, before, more).widened
+    rewritten = now._replace(tree=tree._replace(partitions=(part._replace(filenode=9),)))
+    assert compare(ALL, before, rewritten).again
 
 
 def test_a_renamed_column_needs_a_snapshot() -> None:

@@ -14,6 +14,7 @@ from penstock.errors import PenstockError
 from penstock.log_offset import LogOffset
 from penstock.postgres.stream.walk import FrameWalk
 from penstock.postgres.wal2json import Wal2Json
+from penstock.shapes import drift as drift_module
 from penstock.shapes import work
 from penstock.shapes.change_log import ChangeLog, LogLimits
 from penstock.shapes.change_log_errors import LogNotShared, SegmentUnreadable
@@ -223,6 +224,26 @@ async def test_a_table_that_cant_be_followed_parks_its_shape_until_it_can(
 
     assert again == SnapshotAgain("a", "what had stopped it is no longer so")
     assert not desk.work.is_stopped("a")
+
+
+async def test_more_digits_need_a_table_that_may_be_widened(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    amount = ColumnFacts("amount", 1, "numeric(10,2)")
+    facts = FACTS._replace(columns=(amount,), leaves=())
+    now = facts._replace(columns=(amount._replace(type="numeric(12,2)"),))
+
+    async def current(_: Shape) -> TableFacts:
+        return now
+
+    monkeypatch.setattr(desk.work, "_current_facts", current)
+    monkeypatch.setattr(drift_module, "table_problems", lambda *_: [])
+    desk.work._facts["a"] = facts
+    for may, again in ((True, ""), (False, "column 'amount' of public.t is numeric(12,2), which is wider")):
+        monkeypatch.setattr(desk.jobs, "may_widen", lambda _, may=may: may, raising=False)
+        drift = await desk.work._drift(SHAPE)
+        assert drift.again == again
+        assert bool(drift.widened) is may
 
 
 async def test_a_log_that_only_this_process_sees_fails_the_flush_alone(desk: Desk) -> None:

@@ -7,7 +7,8 @@
    does a column that came and went between two looks: the log may have its values, under a name that
    another column has now.
 3. A column whose type is another in the lake stops its shape, unless a snapshot comes anyway. One whose new
-   type holds all values of the old one (int to bigint, more digits) needs a snapshot.
+   type holds all values of the old one (int to bigint) needs a snapshot. A numeric that merely got more
+   digits before the point is widened in place, if its table still has its file: no value is another.
 4. An added column is added, and old rows get the value that they have in Postgres.
 5. A dropped column is kept: old rows keep their values and new ones get null. It is still read: the log may
    hold changes of before.
@@ -18,20 +19,16 @@ A shape that lists its columns cares for no others. A rewrite is not seen here b
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from itertools import combinations
+from collections.abc import Collection, Iterator
 from typing import Final, NamedTuple
 
 from penstock.shapes.shape import Shape
 from penstock.shapes.shape_rules import Problem, table_problems
 from penstock.shapes.table_facts import ColumnFacts, TableFacts
+from penstock.spark.widening import has_more_digits, is_wider
 
 # A literal of Spark SQL.
 _TEXT: Final = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
-
-_DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
-_INTEGERS: Final = ("smallint", "int", "bigint")
-_WIDENINGS: Final = {*combinations(_INTEGERS, 2), ("float", "double")}
 
 
 class Drift(NamedTuple):
@@ -47,6 +44,15 @@ class Drift(NamedTuple):
     """Why the shape must be snapshotted again."""
     stop: str = ""
     """Why the shape must stop, and what to do about it."""
+    widened: tuple[ColumnFacts, ...] = ()
+    """To be given their types of now in the lake's table, which have more digits."""
+
+    def by_snapshot(self, shape: Shape) -> Drift:
+        """The same for a table whose columns can't be widened."""
+        column = self.widened[0]
+        return Drift(
+            self.facts, again=f"column {column.name!r} of {shape.table} is {column.type}, which is wider"
+        )
 
 
 def compare(shape: Shape, before: TableFacts, now: TableFacts) -> Drift:
@@ -61,7 +67,8 @@ def compare(shape: Shape, before: TableFacts, now: TableFacts) -> Drift:
     again = next(_grounds_for_snapshot(shape, before, now), "")
     if again:
         return Drift(now, again=again)
-    retyped = next(_retyped(shape, before, now), None)
+    widened = tuple(_widened(shape, before, now))
+    retyped = next(_retyped(shape, before, now, widened), None)
     if retyped is not None:
         return Drift(before, stop=str(retyped))
     old, there = _names(shape, before), {column.name for column in now.columns}
@@ -74,7 +81,7 @@ def compare(shape: Shape, before: TableFacts, now: TableFacts) -> Drift:
     ]
     dropped = tuple(name for name in old if name not in there and name not in before.gone)
     facts = now._replace(columns=(*now.columns, *gone), gone=tuple(column.name for column in gone))
-    return Drift(facts, added, dropped)
+    return Drift(facts, added, dropped, widened=widened)
 
 
 def _names(shape: Shape, facts: TableFacts) -> dict[str, ColumnFacts]:
@@ -122,7 +129,7 @@ def _grounds_for_snapshot(shape: Shape, before: TableFacts, now: TableFacts) -> 
         was = old.get(column.name)
         if column.name in before.gone or (was is not None and was.attnum != column.attnum):
             yield f"column {column.name!r} of {shape.table} is another than before, under the same name"
-        elif was is not None and _is_wider(column.column.lake.spark, was.column.lake.spark):
+        elif was is not None and _is_rewritten(was, column, before, now):
             types = f"was {was.type} and is {column.type}, which is wider"
             yield f"column {column.name!r} of {shape.table} {types}"
         elif was is not None and (renamed := _renamed_label(was, column)):
@@ -138,20 +145,37 @@ def _renamed_label(was: ColumnFacts, column: ColumnFacts) -> str:
     )
 
 
-def _is_wider(new: str, old: str) -> bool:
-    """Whether the lake's new type holds every value of the old one, as the same kind of number."""
-    digits, before = _DECIMAL.fullmatch(new), _DECIMAL.fullmatch(old)
-    if digits is None or before is None:
-        return (old, new) in _WIDENINGS
-    (precision, scale), (old_precision, old_scale) = (map(int, each.groups()) for each in (digits, before))
-    return new != old and scale >= old_scale and precision - scale >= old_precision - old_scale
+def _is_rewritten(was: ColumnFacts, column: ColumnFacts, before: TableFacts, now: TableFacts) -> bool:
+    """Whether its type is wider, and its values may be others."""
+    new, old = column.column.lake.spark, was.column.lake.spark
+    return is_wider(new, old) and not (has_more_digits(new, old) and _has_same_files(before, now))
 
 
-def _retyped(shape: Shape, before: TableFacts, now: TableFacts) -> Iterator[Problem]:
+def _has_same_files(before: TableFacts, now: TableFacts) -> bool:
+    """Whether each member that there was and is has its file: no ALTER TABLE has given it other values."""
+    files = {member.oid: member.filenode for member in (now.tree.table, *now.tree.partitions)}
+    return all(
+        files.get(member.oid, member.filenode) == member.filenode
+        for member in (before.tree.table, *before.tree.partitions)
+    )
+
+
+def _widened(shape: Shape, before: TableFacts, now: TableFacts) -> Iterator[ColumnFacts]:
+    """Called where nothing needs a snapshot."""
     old = _names(shape, before)
     for column in now.wanted(shape.columns):
         was = old.get(column.name)
-        if was is not None and was.column.lake != column.column.lake:
+        if was is not None and has_more_digits(column.column.lake.spark, was.column.lake.spark):
+            yield column
+
+
+def _retyped(
+    shape: Shape, before: TableFacts, now: TableFacts, widened: Collection[ColumnFacts]
+) -> Iterator[Problem]:
+    old = _names(shape, before)
+    for column in now.wanted(shape.columns):
+        was = old.get(column.name)
+        if was is not None and was.column.lake != column.column.lake and column not in widened:
             yield Problem(
                 f"column {column.name!r} of {shape.table} was {was.type}, {was.column.lake.spark} in the"
                 f" lake, and is {column.type}, {column.column.lake.spark} in the lake",

@@ -54,7 +54,8 @@ class ShapeJobs(Protocol):
     ) -> JobDone:
         """Apply these parts of the log, whole transactions up to `up_to`, in one commit.
 
-        `facts` are those of the table as ours has it, `added` columns included, which ours lacks so far.
+        `facts` are those of the table as ours has it, `added` columns included, which ours lacks so far, or
+        has with fewer digits.
         LayoutChanged if the log has changes of a table that was altered since.
         """
 
@@ -62,6 +63,9 @@ class ShapeJobs(Protocol):
         self, shape: Shape, facts: TableFacts, parts: Sequence[SnapshotPart], snapshot: str, tx_offset: int
     ) -> JobDone:
         """Replace the table by the rows that an exported snapshot sees, in one commit."""
+
+    def may_widen(self, shape: Shape) -> bool:
+        """Whether columns of the shape's table can get more digits in place."""
 
     def upkeep(self, shape: Shape) -> None:
         """Put small files together and delete old ones, if that is due."""

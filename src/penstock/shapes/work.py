@@ -236,10 +236,15 @@ class Work:
             raise ShapeStopped(drift.stop)
         for column in drift.added:
             _log.warning("column_added", shape=shape.name, column=column.name, type=column.type)
-        return drift.facts, drift.added
+        for column in drift.widened:
+            _log.warning("column_widened", shape=shape.name, column=column.name, type=column.type)
+        return drift.facts, (*drift.added, *drift.widened)
 
     async def _drift(self, shape: Shape) -> Drift:
-        return compare(shape, self._facts[shape.name], await self._current_facts(shape))
+        drift = compare(shape, self._facts[shape.name], await self._current_facts(shape))
+        if drift.widened and not await self._threads.run(self._jobs.may_widen, shape):
+            return drift.by_snapshot(shape)
+        return drift
 
     async def _altered(self, shape: str, facts: TableFacts) -> None:
         # Of partitions the registry knows what the collector has judged: one that was attached since is news

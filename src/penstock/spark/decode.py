@@ -35,6 +35,7 @@ import pyarrow as pa
 from penstock.errors import PenstockError
 from penstock.log_offset import LogOffset
 from penstock.spark.type_map import LakeType, copy_texts, json_texts, lake_type
+from penstock.spark.widening import has_more_digits
 
 TX_OFFSET: Final = "_penstock_tx_offset"
 OP_OFFSET: Final = "_penstock_op_offset"
@@ -227,10 +228,11 @@ class ChangeDecoder:
         place = self._places.get(cell.name)
         if place is None and cell.name not in self._others:
             raise self._error(at, f"column {cell.name} ({cell.type}) is new", LayoutChanged)
-        if place is not None and self._columns[place].lake != lake_type(cell.type):
+        if place is not None and not _holds(self._columns[place].lake, lake_type(cell.type)):
             was = self._columns[place].type
             raise self._error(at, f"column {cell.name} was {was} and is {cell.type}", LayoutChanged)
-        # Another name for the same type in the lake, as varchar(20) to text, changes nothing.
+        # Another name for the same type in the lake, as varchar(20) to text, changes nothing. Nor do fewer
+        # digits, from before the column got more.
         self._known[cell.name, cell.type] = place
         return place
 
@@ -330,6 +332,10 @@ def _first_there(row: _Row, otherwise: _Row) -> _Row:
 
 def _missing(column: Column) -> msgspec.Raw:
     return _ABSENT if column.missing is None else msgspec.Raw(msgspec.json.encode(column.missing))
+
+
+def _holds(lake: LakeType, of_frame: LakeType) -> bool:
+    return lake == of_frame or has_more_digits(lake.spark, of_frame.spark)
 
 
 def _fits(lake: LakeType, cell: msgspec.Raw) -> bool:

@@ -4,7 +4,8 @@
    changes nothing. If somebody else commits before we do, the changes are not what it lacks: TableConflict.
 2. The commit carries the offset `up_to`, and only an offset that was read back from the table is returned.
 3. Without anything new there is no commit. New columns of a quiet table are a commit of their own, which
-   leaves the offset as it is.
+   leaves the offset as it is. So are new types (widening.py): they change no value, and a crash behind
+   that commit does no harm.
 """
 
 from __future__ import annotations
@@ -60,9 +61,10 @@ def flush(
 ) -> Flushed:
     """Apply the changes in `ranges`, whole transactions up to the commit LSN `up_to`. Blocks.
 
-    `added` are columns of the layout that the table may not have yet. Raises what the decoder, the log and
-    the table raise; the table has then not changed.
+    `added` are columns of the layout that the table may not have yet, or has with fewer digits. Raises what
+    the decoder, the log and the table raise; its rows have then not changed.
     """
+    table.widen(added)
     before = table.state_to_build_on()
     new = behind(ranges, before.offset)
     lacking = table.lacking(added)
@@ -72,7 +74,7 @@ def flush(
     with plain_errors(table.path), _changes(spark, layout, new) as (changes, surveyed):
         decoded = perf_counter()
         net = fold(changes, surveyed, layout.key, layout.stored, table.rows(), layout.where, added=lacking)
-        with _settings(spark, settings_for(table.files(layout.key).touched(net.ranges), surveyed.count)):
+        with with_settings(spark, settings_for(table.files(layout.key).touched(net.ranges), surveyed.count)):
             offset = table.merge(net, up_to if new else None, made_from=before.version)
     return Flushed(offset, surveyed.count, decoded - begun)
 
@@ -105,7 +107,7 @@ def _changes(
 
 
 @contextmanager
-def _settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+def with_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
     """Settings for the operation inside."""
     before = {name: str(spark.conf.get(name)) for name in settings}
     for name, value in settings.items():

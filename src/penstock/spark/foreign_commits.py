@@ -28,6 +28,9 @@ _LEAVE_COLUMNS: Final = frozenset(
     {
         "ADD CONSTRAINT",
         "ADD FEATURE",
+        # Wider types, comments and order: names and values stay.
+        "CHANGE COLUMN",
+        "CHANGE COLUMNS",
         "DROP CONSTRAINT",
         "DROP FEATURE",
         "OPTIMIZE",

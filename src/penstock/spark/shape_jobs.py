@@ -18,6 +18,7 @@ from penstock.shapes.shape import Shape
 from penstock.shapes.shapes_file import ShapesFile
 from penstock.shapes.table_facts import ColumnFacts, TableFacts
 from penstock.spark.changes import ShapeLayout
+from penstock.spark.difference import merge_difference
 from penstock.spark.flush import flush
 from penstock.spark.names import column_of
 from penstock.spark.session import java_exit_code, plain_errors, shape_session
@@ -85,9 +86,16 @@ class SparkJobs:
                 if layout.where is not None:
                     rows = rows.where(F.expr(layout.where))
                 rows = rows.select(*[column_of(name) for name in layout.stored])
-            at = table.overwrite_from(rows, tx_offset, layout.key)
+            at = merge_difference(table, rows, tx_offset, layout.key)
+            if at is None:
+                at = table.overwrite_from(rows, tx_offset, layout.key)
             with plain_errors(table.path):
                 return JobDone(at, table.rows().count())
+
+    def may_widen(self, shape: Shape) -> bool:
+        """See ShapeJobs."""
+        with self._working(shape, "look"):
+            return self._tables[shape.name].may_widen()
 
     def upkeep(self, shape: Shape) -> None:
         """See ShapeJobs."""

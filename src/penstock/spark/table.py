@@ -17,7 +17,7 @@ Everything here blocks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -53,6 +53,7 @@ from penstock.spark.names import column_of, quote
 from penstock.spark.rearrange import FILE_ROWS, ill, rewrite, rows_a_file
 from penstock.spark.session import StorageFailed, plain_errors
 from penstock.spark.table_properties import CONSTRAINT, kept_properties, properties
+from penstock.spark.widening import TYPE_WIDENING, has_more_digits
 
 UPKEEP_COMMITS: Final = 200
 _CONFLICTS: Final = (
@@ -260,6 +261,38 @@ class ShapeTable:
                     f"{name} ({kind}) is stored already: snapshot it again"
                 )
         return [column for column in columns if column.name.lower() not in stored]
+
+    def may_widen(self) -> bool:
+        """Whether the table's owner lets Delta keep files with a column's former type."""
+        with plain_errors(self._path):
+            return self._log.properties().get(TYPE_WIDENING) == "true"
+
+    def widen(self, columns: Sequence[TableColumn]) -> None:
+        """Give those of the columns that the table has with fewer digits their types of now."""
+        if not columns:
+            return
+        stored = {field.name: field.dataType.simpleString() for field in self.schema().fields}
+        wider = {
+            column.name: column.lake.spark
+            for column in columns
+            if column.name in stored and has_more_digits(column.lake.spark, stored[column.name])
+        }
+        if wider and self.may_widen():
+            self.change_types(wider)
+
+    def change_types(self, types: Mapping[str, str]) -> None:
+        """Give columns wider types, in a commit that changes no value and has no offset.
+
+        It doesn't bear our name: so it vouches for nothing that others did before it.
+        """
+        changes = ", ".join(f"{quote(name)} TYPE {kind}" for name, kind in types.items())
+        with self._explaining():
+            self._spark.sql(f"ALTER TABLE delta.{quote(self._path)} ALTER COLUMN {changes}")
+
+    def can_go_on_to(self, version: int) -> bool:
+        """Whether a commit with this offset would be the next one on the same timeline."""
+        at = self._own_state(self.read_state()).position
+        return at is not None and at.timeline == self._app_id.timeline and at.offset < version
 
     def merge(self, net: NetChanges, version: int | None, *, made_from: int | None = None) -> int | None:
         """Apply a batch in one commit with the offset `version`; return the offset that the table then has.
