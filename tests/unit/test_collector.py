@@ -15,8 +15,10 @@ from penstock.postgres.wal2json import Wal2Json
 from penstock.shapes import collector as collector_module
 from penstock.shapes.change_log_index import Relation
 from penstock.shapes.collector import Append, Collected, Collector, Committed, Silence, Step
+from penstock.shapes.pipeline import trees_at_start
 from penstock.shapes.snapshot_again import SnapshotAgain
 from penstock.shapes.streamed_rows import row_hash
+from penstock.shapes.table_facts import TableFacts
 from penstock.shapes.table_tree import Found, Member, Tree
 
 ORDERS = Relation("public", "orders")
@@ -268,7 +270,7 @@ def test_without_a_toast_table_a_new_file_is_settled_by_its_rows(
     if not look_first:
         steps_of(some, *frames)
     assert some.check(rewritten(), 200) == []
-    assert some.tree_of(ORDERS) == ORDERS_TREE, "whoever comes after a crash must see it too"
+    assert some.tree_of(ORDERS, "all_orders") == ORDERS_TREE, "whoever comes after a crash must see it too"
     if look_first:
         steps_of(some, *frames)
     assert not some.has_passed(300)
@@ -281,7 +283,7 @@ def test_without_a_toast_table_a_new_file_is_settled_by_its_rows(
     assert again(found).keys() == (set() if proved else {"open_orders", "all_orders"})
     assert all("public.orders was rewritten" in reason for reason in again(found).values())
     assert some.is_certain
-    assert some.tree_of(ORDERS).table.filenode == 77
+    assert some.tree_of(ORDERS, "all_orders").table.filenode == 77
     assert some.check(rewritten(), 500) == []
     assert some.is_certain, "it is said once"
 
@@ -545,7 +547,7 @@ def test_a_table_that_is_gone_can_be_copied_when_a_look_has_its_routes() -> None
     assert some.check(TREES, LATER) == [SnapshotAgain("events", "there is a table public.events again")]
 
     assert not some.is_gone("events")
-    assert some.tree_of(EVENTS) == EVENTS_TREE
+    assert some.tree_of(EVENTS, "events") == EVENTS_TREE
     assert committed(200, 0, "events") in steps_of(some, *transaction(200, change(MAY)))
     assert some.check(TREES, LATER) == []
 
@@ -666,3 +668,61 @@ def test_shapes_need_a_transaction_in_any_order_of_what_they_hold() -> None:
         committed(300, 2, "open_orders", "events"),
         committed(400, 2, "open_orders", "all_orders", "events"),
     ]
+
+
+TWICE_REWRITTEN = [
+    Tree(ORDERS_NOW._replace(filenode=filenode, layout=layout))
+    for filenode, layout in ((1, "a"), (7, "b"), (7, "c"))
+]
+"""As of one look before the rewrite, and two after it: then a column was added."""
+
+
+@pytest.mark.parametrize("lagging", ["all_orders", "open_orders"])
+def test_each_shape_of_a_table_goes_on_from_the_look_that_judged_it(lagging: str) -> None:
+    """One was snapshotted after a rewrite, the other had still to be judged; then the table was altered."""
+    old, rewritten, now = TWICE_REWRITTEN
+    facts = TableFacts(rewritten, ())
+    known = {name: facts._replace(tree=old if name == lagging else rewritten) for name in SHAPES}
+    del known["events"]
+    for names in (["all_orders", "open_orders"], ["open_orders", "all_orders"]):
+        trees, own = trees_at_start(
+            {ORDERS: facts._replace(tree=now), EVENTS: facts._replace(tree=EVENTS_TREE)},
+            {name: known[name] for name in names},
+        )
+        some = Collector(
+            walk=FrameWalk(Wal2Json(), confirmed_lsn=10, needs_lsn=True),
+            shapes=SHAPES,
+            trees=trees,
+            held={},
+            own_trees=own,
+        )
+        assert {name: some.tree_of(ORDERS, name) for name in names} == {
+            name: facts.tree for name, facts in known.items()
+        }, "what a crash before the first look must find"
+
+        found = some.check([now, EVENTS_TREE], LATER)
+
+        assert {again.shape for again in found} == {"all_orders", "open_orders"}
+        assert all("was rewritten" in again.reason for again in found)
+        assert {some.tree_of(ORDERS, name) for name in names} == {now}
+        assert some.check([now, EVENTS_TREE], LATER) == []
+
+
+def test_an_open_doubt_is_kept_for_the_shape_that_has_it() -> None:
+    """And only for as long as it is open."""
+    old, now = ORDERS_TREE, Tree(ORDERS_NOW._replace(filenode=7))
+    some = Collector(
+        walk=FrameWalk(Wal2Json(), confirmed_lsn=10, needs_lsn=True),
+        shapes=SHAPES,
+        trees=[now, EVENTS_TREE],
+        held={},
+        own_trees={"all_orders": old},
+    )
+    assert some.check([now, EVENTS_TREE], LATER) == []
+    (doubt,) = some.doubts
+    assert some.tree_of(ORDERS, "all_orders") == old
+
+    found = some.give_up(doubt)
+
+    assert {again.shape for again in found} == {"all_orders", "open_orders"}
+    assert some.tree_of(ORDERS, "all_orders") == now

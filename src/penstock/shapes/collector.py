@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from penstock.errors import ProtocolViolation
@@ -90,7 +91,9 @@ class Collector:
        tree is kept as it was before, so that whoever comes after a crash has the doubt too.
     10. A followed table that is gone has no route. It can be copied only after a look has found one of its
        name: `check` says so, and then has its routes.
-    11. A relation that was learned as a partition, and that a later look doesn't have, was detached or
+    11. Shapes of one table may have been judged up to different looks when a crash came. The first `check`
+       compares with all of these; what it finds counts for all shapes of the table.
+    12. A relation that was learned as a partition, and that a later look doesn't have, was detached or
        dropped in between: its rows are in the log, and no more in the table.
 
     Repeats. After a restart Postgres sends again from the slot's position. A shape doesn't need a
@@ -109,10 +112,12 @@ class Collector:
         shapes: Mapping[str, Relation],
         trees: Iterable[Tree],
         held: Mapping[str, LogOffset],
+        own_trees: Mapping[str, Tree] = MappingProxyType({}),
     ) -> None:
         """`shapes`: the table of each; `held`: the offsets of those tables that go on from where they are.
 
-        A followed table without a tree is gone: its shapes must not be among those.
+        A followed table without a tree is gone: its shapes must not be among those. `own_trees`: of shapes
+        whose table was last judged as another tree than the one in `trees`.
         """
         self._walk = walk
         self._decoder = walk.decoder
@@ -130,8 +135,11 @@ class Collector:
         self._layouts: set[frozenset[str]] = set()
         """The columns that partitions have, or had; empty: not known."""
         self._without_toast: frozenset[Relation] = frozenset()
+        self._own_trees = dict(own_trees)
         self._add_tree_routes()
         self._judged = dict(self._trees)
+        self._is_first = True
+        """Whether the first check is to come."""
         self._doubts = Doubts()
         self._cuts: dict[str, int] = {}
         self._learned: dict[Relation, bool] = {}
@@ -155,12 +163,12 @@ class Collector:
         """Whether a transaction is open: reading must not pause here."""
         return self._walk.in_transaction
 
-    def tree_of(self, table: Relation) -> Tree:
-        """A followed table as the last check that knew what to think of it had it, or the start.
+    def tree_of(self, table: Relation, shape: str) -> Tree:
+        """A shape's table as the last check that knew what to think of it had it, or the start.
 
         That may be kept in the registry: what is not yet judged is found again after a crash.
         """
-        return self._judged[table]
+        return self._own_trees.get(shape, self._judged[table])
 
     def is_gone(self, shape: str) -> bool:
         """Whether the last look, or the start, found no table of the name that the shape follows."""
@@ -228,7 +236,9 @@ class Collector:
         """
         now = {tree.table.relation: tree for tree in trees}
         reasons = self._unlearned(now)
-        for table, before in self._trees.items():
+        own = [(tree.table.relation, tree) for tree in self._own_trees.values()] if self._is_first else []
+        self._is_first = False
+        for table, before in (*self._trees.items(), *own):
             judgement = judge(before, now.get(table), wal_lsn, self._routes)
             if judgement.again and (table in now or table not in self._gone):
                 reasons[table] = judgement.again
@@ -279,6 +289,9 @@ class Collector:
     def _keep_judged(self) -> None:
         doubtful = self._doubts.tables
         self._judged |= {table: tree for table, tree in self._trees.items() if table not in doubtful}
+        self._own_trees = {
+            shape: tree for shape, tree in self._own_trees.items() if tree.table.relation in doubtful
+        }
 
     def _unlearned(self, now: Mapping[Relation, Tree]) -> dict[Relation, str]:
         there = {member.relation for tree in now.values() for member in (tree.table, *tree.partitions)}
@@ -395,7 +408,8 @@ class Collector:
         ]
 
     def _add_tree_routes(self) -> None:
-        for table, tree in self._trees.items():
+        known = [(tree.table.relation, tree) for tree in self._own_trees.values()]
+        for table, tree in (*self._trees.items(), *known):
             for member in (tree.table, *tree.partitions):
                 before = self._routes.get(member.relation, frozenset())
                 self._routes[member.relation] = before | {table}

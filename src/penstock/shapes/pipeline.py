@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import structlog
@@ -50,6 +50,19 @@ class ShapeLine(NamedTuple):
     """WAL between what its table holds and what was received; 0 if it has everything."""
 
 
+def trees_at_start(
+    now: Mapping[Relation, TableFacts], known: Mapping[str, TableFacts]
+) -> tuple[list[Tree], dict[str, Tree]]:
+    """The tables as they were when somebody last looked: what was done since is found by the first look.
+
+    And the trees of shapes that were judged up to another look than that. `known`: of shapes that go on.
+    """
+    trees = {relation: facts.tree for relation, facts in now.items()}
+    first = {facts.relation: facts.tree for facts in known.values() if facts.relation in trees}
+    own = {shape: facts.tree for shape, facts in known.items() if facts.tree != first.get(facts.relation)}
+    return [first.get(relation, tree) for relation, tree in trees.items()], own
+
+
 class ShapesPipeline:
     """Makes the parts and knows how they hang together. They are run by the leadership."""
 
@@ -78,12 +91,14 @@ class ShapesPipeline:
         held = {action.shape: action.offset for action in prepared.actions if isinstance(action, Continue)}
         known = self._known_facts(held)
         self.walk = FrameWalk(decoder, confirmed_lsn=start_lsn, needs_lsn=True)
+        trees, own_trees = trees_at_start(prepared.facts, known)
         self.ledger = Ledger(
             collector=Collector(
                 walk=self.walk,
                 shapes={shape.name: Relation(*shape.table) for shape in shapes},
-                trees=self._trees(prepared, known),
+                trees=trees,
                 held=held,
+                own_trees=own_trees,
             ),
             log=log,
             tracker=FlushTracker(initial_lsn=start_lsn),
@@ -229,16 +244,6 @@ class ShapesPipeline:
     def _known_facts(self, held: dict[str, LogOffset]) -> dict[str, TableFacts]:
         entries = self.keeper.registry.shapes
         return {name: facts for name in held if (facts := entries[name].facts) is not None}
-
-    def _trees(self, prepared: Prepared, known: dict[str, TableFacts]) -> list[Tree]:
-        """As they were when somebody last looked: what was done since is then found by the first look."""
-        trees = {relation: facts.tree for relation, facts in prepared.facts.items()}
-        before: dict[Relation, Tree] = {}
-        for facts in known.values():
-            # Of two shapes of a table the one counts that has still to see what was done.
-            if facts.relation not in before or facts.tree != trees.get(facts.relation):
-                before[facts.relation] = facts.tree
-        return [before.get(relation, tree) for relation, tree in trees.items()]
 
     def _enter_shapes(self, prepared: Prepared, held: dict[str, LogOffset]) -> None:
         now = time.monotonic()

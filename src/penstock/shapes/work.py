@@ -249,7 +249,7 @@ class Work:
     async def _altered(self, shape: str, facts: TableFacts) -> None:
         # Of partitions the registry knows what the collector has judged: one that was attached since is news
         # to the next look, and to whoever comes after a crash before it.
-        facts = facts._replace(tree=self._ledger.collector.tree_of(facts.relation))
+        facts = facts._replace(tree=self._ledger.collector.tree_of(facts.relation, shape))
         self._facts[shape] = facts
         await self._keeper.update(lambda registry: registry.altered(shape, facts))
 
