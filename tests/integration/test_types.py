@@ -148,10 +148,13 @@ def test_the_page_has_a_row_for_each_case_and_no_other() -> None:
     assert len(re.findall(r"^\| `", table, re.M)) == len(rows)
 
 
-def test_nan_in_a_decimal_column_is_an_error_that_hides_the_value(
+def test_nan_in_a_decimal_column_is_an_error_that_shows_no_row(
     postgres: PrivatePostgres, database: str
 ) -> None:
-    postgres.psql("CREATE TABLE p (id integer, v numeric(12,2)); INSERT INTO p VALUES (1, 'NaN')", database)
+    postgres.psql(
+        "CREATE TABLE p (id integer, v numeric(12,2)); INSERT INTO p VALUES (4711, 1234.5), (1, 'NaN')",
+        database,
+    )
     with (
         psycopg.connect(postgres.conninfo(database)) as session,
         session.cursor().copy("COPY p TO STDOUT") as rows,
@@ -160,7 +163,8 @@ def test_nan_in_a_decimal_column_is_an_error_that_hides_the_value(
 
     with pytest.raises(DecodeError, match=r"public\.p .* column v \(numeric\(12,2\)\)") as refused:
         decode_copy("public.p", [ID, Column("v", "numeric(12,2)")], data)
-    assert "NaN" not in str(refused.value)
+    assert "1234" not in str(refused.value)
+    assert "4711" not in str(refused.value)
 
 
 def test_what_real_frames_leave_out(postgres: PrivatePostgres, database: str) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -15,6 +16,7 @@ from penstock.spark.decode import (
     Column,
     DecodeError,
     LayoutChanged,
+    NanRefused,
     RowIncomplete,
     decode_copy,
 )
@@ -270,7 +272,6 @@ def test_a_frame_that_tells_no_row(bad: bytes, kind: type[DecodeError], message:
         ("id", '"12,34"'),
         ("amount", "12345678901.00"),
         ("amount", "1.505"),
-        ("amount", '"NaN"'),
         ("note", "12345"),
         ("note", '"\udce9"'),
         ("placed", '"2026-02-30 00:00:00+00"'),
@@ -300,6 +301,49 @@ def test_a_null_that_may_be_nan_is_refused_where_null_is_impossible() -> None:
     with pytest.raises(DecodeError, match=r"column amount \(numeric\(12,2\)\) is NOT NULL"):
         decoder().decode([AT], [lost])
     decoder().decode([AT], [frame("D", identity=cells(id="7"))])
+
+
+NAN_FIX = re.escape(
+    """. Fix: change the rows that SELECT * FROM public.orders WHERE "amount" = 'NaN' finds; or, if the"""
+    """ column is not of the key, write numeric_nan = "null" into the shape, and start again or send SIGHUP"""
+)
+WITH_NULLS = [column._replace(nan_as_null=True) for column in COLUMNS]
+
+
+class TestNanInADecimal:
+    def test_it_is_placed_and_the_way_out_is_said(self) -> None:
+        bad = frame("I", cells(id="7", amount='"NaN"', note="null", placed="null"))
+
+        with pytest.raises(
+            NanRefused, match=rf"^public\.orders at 16/B374D848:4: column amount .*{NAN_FIX}$"
+        ):
+            decoder().decode([LogOffset(1, 0), AT], [frame("I", ROW), bad])
+        with pytest.raises(NanRefused, match=rf"^public\.orders in its snapshot: column amount .*{NAN_FIX}$"):
+            decode_copy("public.orders", COLUMNS, b"7\tNaN\t\\N\t\\N\n")
+
+    def test_a_null_that_must_be_nan(self) -> None:
+        lost = frame("I", cells(id="7", amount="null", note="null", placed="null"))
+
+        with pytest.raises(NanRefused, match=rf"NOT NULL and null came.*{NAN_FIX}$"):
+            decoder().decode([AT], [lost])
+
+    @pytest.mark.parametrize("value", ['"NaN"', "null", '"-Infinity"'])
+    def test_null_stands_for_it_if_the_shape_says_so(self, value: str) -> None:
+        came = frame("I", cells(id="7", amount=value, note='"NaN"', placed="null"))
+
+        [row] = ChangeDecoder("public.orders", WITH_NULLS, ["id"]).decode([AT], [came]).to_pylist()
+
+        assert (row["id"], row["amount"], row["note"], row["_penstock_absent"]) == (7, None, "NaN", None)
+
+    def test_null_stands_for_it_in_a_copy_too(self) -> None:
+        rows = decode_copy("public.orders", WITH_NULLS, b"7\tNaN\tNaN\t\\N\n8\t1.50\t\\N\t\\N\n").to_pylist()
+
+        assert [(row["amount"], row["note"]) for row in rows] == [(None, "NaN"), (Decimal("1.50"), None)]
+
+    def test_what_is_wrong_otherwise_stays_wrong(self) -> None:
+        with pytest.raises(DecodeError) as refused:
+            decode_copy("public.orders", WITH_NULLS, b"7\t1.505\t\\N\t\\N\n")
+        assert not isinstance(refused.value, NanRefused)
 
 
 def test_a_new_column_or_type_is_a_changed_layout() -> None:
@@ -381,7 +425,7 @@ def test_copy_of_one_empty_text_and_of_nothing() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"7\tNaN\t\\N\t\\N\n", r"in its snapshot: column amount \(numeric\(12,2\)\)"),
+        (b"7\t1.505\t\\N\t\\N\n", r"in its snapshot: column amount \(numeric\(12,2\)\)"),
         (b"7\t1.50\n", "does not have 4 columns"),
         (b"7\t1.50\t\xe9\t\\N\n", "does not have 4 columns of UTF-8"),
     ],
@@ -389,7 +433,7 @@ def test_copy_of_one_empty_text_and_of_nothing() -> None:
 def test_copy_that_does_not_fit(data: bytes, message: str) -> None:
     with pytest.raises(DecodeError, match=message) as refused:
         decode_copy("public.orders", COLUMNS, data)
-    assert "NaN" not in str(refused.value)
+    assert "1.505" not in str(refused.value)
 
 
 @pytest.mark.parametrize(

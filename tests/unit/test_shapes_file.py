@@ -139,6 +139,7 @@ class TestGoodFiles:
 NAME_RULE = "Fix: use 1 to 63 of a-z, 0-9 and _, beginning with a letter"
 TABLE_FIX = 'Fix: write table = "public.orders"'
 INTERVAL_FIX = "Fix: write a whole number from 10 to 86400000"
+NAN_FIX = 'Fix: write "stop", or "null" to store null for NaN'
 STORAGE_FIX = "Fix: name a directory or s3a://bucket/path, without credentials"
 COLUMNS_FIX = 'Fix: write columns = ["id", "status"]'
 COLUMNS_OUT = "Fix: list the columns to keep, or leave columns out for all of them"
@@ -193,6 +194,8 @@ BAD_SHAPES = [
     ("flush_interval_ms = -1000", f"shape 'orders': flush_interval_ms is -1000. {INTERVAL_FIX}"),
     ("flush_interval_ms = 100.0", f"shape 'orders': flush_interval_ms is 100.0. {INTERVAL_FIX}"),
     ("flush_interval_ms = true", f"shape 'orders': flush_interval_ms is true. {INTERVAL_FIX}"),
+    ('numeric_nan = "NULL"', f"shape 'orders': numeric_nan is 'NULL'. {NAN_FIX}"),
+    ("numeric_nan = nan", f"shape 'orders': numeric_nan is nan. {NAN_FIX}"),
     ('flush_interval_ms = "1s"', f"shape 'orders': flush_interval_ms is '1s'. {INTERVAL_FIX}"),
     (
         f"flush_interval_ms = 0x{'f' * 5000}",
@@ -203,7 +206,7 @@ BAD_SHAPES = [
     (
         "primary = 1",
         "shape 'orders': unknown key 'primary'. "
-        "Fix: remove it; a shape has name, table, where, columns, flush_interval_ms",
+        "Fix: remove it; a shape has name, table, where, columns, flush_interval_ms, numeric_nan",
     ),
     (
         'storage = "x"',
@@ -408,6 +411,14 @@ class TestDefinitionHash:
 
         assert definition_hash(ORDERS) == "b035f000b0ad631b9113e641b6875b7a5b0ee8563cbbcdc9b3bd182c1edcb8c3"
         assert definition_hash(shape) == "df4405e51b20f1bc6f11f0565314516d09b5ba198061678c6eb86416cfc9f4f4"
+
+    def test_what_nan_becomes_is_part_of_it(self, file: Path) -> None:
+        stops, null = (
+            load(file, shape_with(f'numeric_nan = "{each}"')).shapes[0] for each in ("stop", "null")
+        )
+
+        assert definition_hash(stops) == definition_hash(load(file, shape_with()).shapes[0])
+        assert definition_hash(null) != definition_hash(stops)
 
     def test_the_order_of_keys_in_the_file_is_nothing(self, file: Path) -> None:
         text = shape_with('where = "a > 1"', 'columns = ["id", "a"]')

@@ -36,7 +36,7 @@ from penstock.shapes.snapshot_again import SnapshotAgain
 from penstock.shapes.table_facts import ColumnFacts, TableFacts
 from penstock.shapes.table_tree import Member, Tree
 from penstock.shapes.work import ShapeStopped, Work
-from penstock.spark.decode import LayoutChanged, RowIncomplete
+from penstock.spark.decode import DecodeError, LayoutChanged, NanRefused, RowIncomplete
 from penstock.spark.foreign_commits import ForeignCommit
 
 TABLE = Relation("public", "t")
@@ -192,10 +192,20 @@ async def test_rows_that_others_have_changed_mean_a_new_snapshot_and_are_said(de
     assert [line["log_level"] for line in said if line["event"] == "foreign_commit"] == ["error"]
 
 
-async def test_a_change_without_its_row_means_a_new_snapshot(desk: Desk) -> None:
-    desk.jobs.flush_error = RowIncomplete("public.t at 0/C8: the frame lacks the key's column id")
+@pytest.mark.parametrize(
+    "error",
+    [
+        RowIncomplete("public.t at 0/C8: the frame lacks the key's column id"),
+        NanRefused("public.t at 0/C8: column n (numeric(9,2)): NaN does not fit the lake's decimal(9,2)"),
+    ],
+    ids=["without its row", "with NaN"],
+)
+async def test_a_change_that_nobody_will_ever_read_means_a_new_snapshot(
+    desk: Desk, error: DecodeError
+) -> None:
+    desk.jobs.flush_error = error
 
-    with pytest.raises(RowIncomplete):
+    with pytest.raises(type(error)):
         await desk.work.flush("a")
 
     assert desk.anew == [SnapshotAgain("a", str(desk.jobs.flush_error))]

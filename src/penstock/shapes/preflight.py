@@ -131,6 +131,8 @@ def _not_numbers(
         if (known := facts.get(Relation(*shape.table))) is not None
         for column in to_columns(known, shape.columns)
         if column.lake.null_may_be_nan
+        # There null is what NaN becomes in any case.
+        and not (shape.numeric_nan == "null" and column.lake.lacks_nan)
     ]
     if not found:
         return []

@@ -6,9 +6,11 @@ import json
 import re
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Final, NamedTuple, Self
+from typing import Final, Literal, NamedTuple, Self
 
 DEFAULT_FLUSH_INTERVAL_MS: Final = 1000
+
+NumericNan = Literal["stop", "null"]
 
 _PLAIN: Final = r"[A-Za-z_\u0080-\U0010FFFF][A-Za-z0-9_$\u0080-\U0010FFFF]*"
 _IDENTIFIER: Final = rf'{_PLAIN}|"(?:[^"]|"")+"'
@@ -58,6 +60,8 @@ class Shape:
     columns: tuple[str, ...] | None = None
     """As the catalog spells them; None: every column."""
     flush_interval_ms: int = DEFAULT_FLUSH_INTERVAL_MS
+    numeric_nan: NumericNan = "stop"
+    """What a NaN in a `numeric(p,s)` column does, which no decimal of the lake holds."""
 
 
 def definition_hash(shape: Shape) -> str:
@@ -68,6 +72,8 @@ def definition_hash(shape: Shape) -> str:
     """
     columns = None if shape.columns is None else sorted(shape.columns)
     definition = ["penstock shape 1", *shape.table, shape.where, columns]
+    if shape.numeric_nan != "stop":
+        definition.append(f"numeric_nan {shape.numeric_nan}")
     return sha256(json.dumps(definition, separators=(",", ":")).encode()).hexdigest()
 
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import PenstockError
-from penstock.shapes.shape import DEFAULT_FLUSH_INTERVAL_MS, Shape, TableName
+from penstock.shapes.shape import DEFAULT_FLUSH_INTERVAL_MS, NumericNan, Shape, TableName
 
 TOP_KEYS: Final = ("storage", "shape")
-SHAPE_KEYS: Final = ("name", "table", "where", "columns", "flush_interval_ms")
+SHAPE_KEYS: Final = ("name", "table", "where", "columns", "flush_interval_ms", "numeric_nan")
 FLUSH_INTERVAL_MS: Final = (10, 86_400_000)
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
@@ -171,6 +171,7 @@ def _shape(section: _Section) -> Shape:
         where=_where(section),
         columns=_columns(section),
         flush_interval_ms=_flush_interval_ms(section),
+        numeric_nan=_numeric_nan(section),
     )
 
 
@@ -228,6 +229,15 @@ def _flush_interval_ms(section: _Section) -> int:
         return value
     section.refuse(f"flush_interval_ms is {_shown(value)}", f"write a whole number from {low} to {high}")
     return low
+
+
+def _numeric_nan(section: _Section) -> NumericNan:
+    value = section.values.get("numeric_nan", "stop")
+    match value:
+        case "stop" | "null":
+            return value
+    section.refuse(f"numeric_nan is {_shown(value)}", 'write "stop", or "null" to store null for NaN')
+    return "stop"
 
 
 def _refuse_equal_names(top: _Section, sections: Sequence[_Section]) -> None:

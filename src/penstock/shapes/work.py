@@ -27,7 +27,7 @@ from penstock.shapes.shape_catalog import ShapeCatalog
 from penstock.shapes.shape_rules import table_problems
 from penstock.shapes.snapshot_again import SnapshotAgain
 from penstock.shapes.table_facts import ColumnFacts, TableFacts
-from penstock.spark.decode import LayoutChanged, RowIncomplete
+from penstock.spark.decode import LayoutChanged, NanRefused, RowIncomplete
 from penstock.spark.foreign_commits import ForeignCommit
 
 FLUSH_MAX_BYTES: Final = 256 * 2**20
@@ -135,7 +135,7 @@ class Work:
             _log.error("foreign_commit", shape=shape.name, detail=str(error))
             await self._make_anew([SnapshotAgain(shape.name, str(error))])
             raise
-        except (LayoutChanged, RowIncomplete) as error:
+        except (LayoutChanged, NanRefused, RowIncomplete) as error:
             await self._give_up_on(shape.name, error)
             raise
         await self._altered(shape.name, now)
@@ -146,13 +146,13 @@ class Work:
         if self._ledger.is_parked(shape):
             raise ShapeStopped(f"shape {shape} awaits a snapshot")
 
-    async def _give_up_on(self, shape: str, error: LayoutChanged | RowIncomplete) -> None:
-        """The table was something else when that change was made, and is so no more: nobody can read it.
+    async def _give_up_on(self, shape: str, error: LayoutChanged | NanRefused | RowIncomplete) -> None:
+        """That change will never be read: a snapshot passes over it, as soon as one can be taken.
 
         But an ALTER that is streamed may be visible a moment later.
         """
         self._unread[shape] = self._unread.get(shape, 0) + 1
-        if isinstance(error, RowIncomplete) or self._unread[shape] >= _LOOKS_AT_A_LAYOUT:
+        if not isinstance(error, LayoutChanged) or self._unread[shape] >= _LOOKS_AT_A_LAYOUT:
             self._unread.pop(shape)
             await self._make_anew([SnapshotAgain(shape, str(error))])
 

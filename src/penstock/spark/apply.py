@@ -249,7 +249,7 @@ def _with_untouched(net: NetChanges, table: DataFrame) -> NetChanges:
 def _missing_value(column: TableColumn) -> Column:
     """A column's `missing` as a literal; by its number where Python has no such date."""
     lake = column.lake
-    value = lake.parse(pa.array([column.missing], pa.string()))[0]
+    value = column.parse(pa.array([column.missing], pa.string()))[0]
     if not value.is_valid or not pa.types.is_temporal(lake.arrow):
         return F.lit(value.as_py()).cast(lake.spark)
     number = F.lit(value.value)

@@ -31,10 +31,11 @@ from typing import Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.errors import PenstockError
 from penstock.log_offset import LogOffset
-from penstock.spark.type_map import LakeType, copy_texts, json_texts, lake_type
+from penstock.spark.type_map import LakeType, copy_texts, is_nan, json_texts, lake_type
 from penstock.spark.widening import has_more_digits
 
 TX_OFFSET: Final = "_penstock_tx_offset"
@@ -61,6 +62,10 @@ class RowIncomplete(DecodeError):
     """A change lacks what tells its row, or whether that belongs to the shape. Nothing in the log has it."""
 
 
+class NanRefused(DecodeError):
+    """NaN came for a column whose type in the lake has none. Says how to find such rows, and what to do."""
+
+
 class Column(NamedTuple):
     """A column of the table, as the catalog has it."""
 
@@ -72,11 +77,22 @@ class Column(NamedTuple):
     not_null: bool = False
     missing: str | None = None
     """What rows have that are older than the column, as Postgres prints it (`attmissingval`); None: null."""
+    nan_as_null: bool = False
+    """Whether a NaN is stored as null where the lake's type has none."""
 
     @property
     def lake(self) -> LakeType:
         """How the column is stored."""
         return lake_type(self.base or self.type)
+
+    @property
+    def loses_nan(self) -> bool:
+        """Whether null stands for NaN too."""
+        return self.nan_as_null and self.lake.lacks_nan
+
+    def parse(self, texts: pa.StringArray) -> pa.Array:
+        """The values in Postgres' texts, as LakeType.parse gives them."""
+        return self.lake.parse(pc.if_else(is_nan(texts), None, texts) if self.loses_nan else texts)
 
 
 class _Cell(msgspec.Struct, gc=False, frozen=True):
@@ -292,19 +308,29 @@ class ChangeDecoder:
     def _values(self, column: Column, cells: Sequence[msgspec.Raw], changes: _Changes) -> pa.Array:
         lake = column.lake
         try:
-            values = lake.parse(json_texts(cells, bare=lake.bare))
+            values = column.parse(json_texts(cells, bare=lake.bare))
         except _MISFITS:
-            index = next(index for index, cell in enumerate(cells) if not _fits(lake, cell))
-            raise self._error(changes.offset_of(index), _misfit(column)) from None
-        if column.not_null and lake.null_may_be_nan and values.null_count:
+            index = next(index for index, cell in enumerate(cells) if not _fits(column, cell))
+            at = changes.offset_of(index)
+            if lake.lacks_nan and is_nan(pa.array([bytes(cells[index]).decode().strip('"')]))[0].as_py():
+                raise self._error(at, _nan(self._relation, column), NanRefused) from None
+            raise self._error(at, _misfit(column)) from None
+        if column.not_null and lake.null_may_be_nan and values.null_count and not column.loses_nan:
             self._refuse_nan(column, cells, changes)
         return values
 
     def _refuse_nan(self, column: Column, cells: Sequence[msgspec.Raw], changes: _Changes) -> None:
         for index, cell in enumerate(cells):
-            if cell == _NULL:
-                what = f"column {column.name} ({column.type}) is NOT NULL and null came: NaN or an infinity"
-                raise self._error(changes.offset_of(index), f"{what}, which wal2json before 2.6 can't write")
+            if cell != _NULL:
+                continue
+            what = (
+                f"column {column.name} ({column.type}) is NOT NULL and null came: NaN or an infinity, which"
+                " wal2json before 2.6 can't write"
+            )
+            at = changes.offset_of(index)
+            if column.lake.lacks_nan:
+                raise self._error(at, f"{what}. {_nan_fix(self._relation, column)}", NanRefused)
+            raise self._error(at, what)
 
     def _error(self, at: _Place, what: str, kind: type[DecodeError] = DecodeError) -> DecodeError:
         return kind(f"{self._relation} at {LogOffset(*at)}: {what}")
@@ -319,8 +345,10 @@ def decode_copy(relation: str, columns: Sequence[Column], data: bytes) -> pa.Rec
     arrays = []
     for column, each in zip(columns, texts, strict=True):
         try:
-            arrays.append(column.lake.parse(each))
+            arrays.append(column.parse(each))
         except _MISFITS:
+            if column.lake.lacks_nan and pc.any(is_nan(each)).as_py():
+                raise NanRefused(f"{relation} in its snapshot: {_nan(relation, column)}") from None
             raise DecodeError(f"{relation} in its snapshot: {_misfit(column)}") from None
     return pa.RecordBatch.from_arrays(arrays, names=[column.name for column in columns])
 
@@ -338,9 +366,9 @@ def _holds(lake: LakeType, of_frame: LakeType) -> bool:
     return lake == of_frame or has_more_digits(lake.spark, of_frame.spark)
 
 
-def _fits(lake: LakeType, cell: msgspec.Raw) -> bool:
+def _fits(column: Column, cell: msgspec.Raw) -> bool:
     try:
-        lake.parse(json_texts([cell], bare=lake.bare))
+        column.parse(json_texts([cell], bare=column.lake.bare))
     except _MISFITS:
         return False
     return True
@@ -348,3 +376,17 @@ def _fits(lake: LakeType, cell: msgspec.Raw) -> bool:
 
 def _misfit(column: Column) -> str:
     return f"column {column.name} ({column.type}): a value does not fit the lake's {column.lake.spark}"
+
+
+def _nan(relation: str, column: Column) -> str:
+    what = f"column {column.name} ({column.type}): NaN does not fit the lake's {column.lake.spark}"
+    return f"{what}. {_nan_fix(relation, column)}"
+
+
+def _nan_fix(relation: str, column: Column) -> str:
+    name = '"' + column.name.replace('"', '""') + '"'
+    query = " ".join(("SELECT * FROM", relation, "WHERE", name, "= 'NaN'"))
+    return (
+        f"Fix: change the rows that {query} finds; or, if the column is not of the key, write"
+        ' numeric_nan = "null" into the shape, and start again or send SIGHUP'
+    )

@@ -18,6 +18,7 @@ from penstock.shapes.shape import Shape
 from penstock.shapes.shapes_file import ShapesFile
 from penstock.shapes.table_facts import ColumnFacts, TableFacts
 from penstock.spark.changes import ShapeLayout
+from penstock.spark.decode import Column
 from penstock.spark.difference import merge_difference
 from penstock.spark.flush import flush
 from penstock.spark.names import column_of
@@ -70,7 +71,7 @@ class SparkJobs:
                 layout_of(shape, facts),
                 ranges,
                 up_to,
-                [column.column for column in added],
+                [column_in(shape, facts, each) for each in added],
             )
         return JobDone(0 if done.offset is None else done.offset, done.changes)
 
@@ -132,13 +133,19 @@ def _noticing_the_end() -> Iterator[None]:
         ) from error
 
 
+def column_in(shape: Shape, facts: TableFacts, column: ColumnFacts) -> Column:
+    """A column as the shape reads it. In the key null would be another row's, or nobody's."""
+    as_null = shape.numeric_nan == "null" and column.name not in facts.key
+    return column.column._replace(nan_as_null=as_null)
+
+
 def layout_of(shape: Shape, facts: TableFacts) -> ShapeLayout:
     """What a shape reads of a table with these facts. A `where` may read any column, stored or not."""
     read = facts.wanted(shape.columns if shape.where is None else None)
     toasted = [each.name for each in read if each.toastable and each.name not in facts.gone]
     return ShapeLayout(
         relation=str(shape.table),
-        columns=tuple(each.column for each in read),
+        columns=tuple(column_in(shape, facts, each) for each in read),
         key=facts.key,
         stored=tuple(each.name for each in facts.wanted(shape.columns)),
         others=tuple(each.name for each in facts.columns if each not in read),

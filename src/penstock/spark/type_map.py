@@ -46,6 +46,9 @@ _COPY_NULL: Final = "\\N"
 _COPY_ESCAPE = re.compile(r"\\(.)")
 _COPY_ESCAPES: Final = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 
+# numeric(p,s) refuses the infinities, at least up to PostgreSQL 18.
+_NO_NUMBERS: Final = pa.array(["NaN", "Infinity", "-Infinity"])
+
 _decode_strings = msgspec.json.Decoder(list[str | None]).decode
 
 Parse = Callable[[pa.StringArray], pa.Array]
@@ -64,6 +67,8 @@ class LakeType:
     """Whether wal2json writes a bare JSON number or boolean: such texts hold no comma, quote or escape."""
     null_may_be_nan: bool = False
     """Whether wal2json before 2.6 writes NaN and the infinities of this type as null."""
+    lacks_nan: bool = False
+    """Whether the column in Postgres may hold NaN, and this type can't."""
 
 
 @lru_cache(maxsize=4096)
@@ -76,6 +81,11 @@ def lake_type(name: str) -> LakeType:
     if numeric := _NUMERIC.fullmatch(name):
         return _decimal(int(numeric[1]), int(numeric[2]))
     return _BY_NAME.get(_PRECISION.sub(r"\1", name), _STRING)
+
+
+def is_nan(texts: pa.StringArray) -> pa.BooleanArray:
+    """Which of Postgres' numbers are none."""
+    return pc.is_in(texts, value_set=_NO_NUMBERS)
 
 
 def json_texts(values: Sequence[msgspec.Raw], *, bare: bool) -> pa.StringArray:
@@ -128,7 +138,14 @@ def _decimal(precision: int, scale: int) -> LakeType:
     if precision > _MAX_PRECISION:
         return _NUMERIC_TEXT
     arrow = pa.decimal128(precision, scale)
-    return LakeType(arrow, f"decimal({precision},{scale})", _cast_to(arrow), bare=True, null_may_be_nan=True)
+    return LakeType(
+        arrow,
+        f"decimal({precision},{scale})",
+        _cast_to(arrow),
+        bare=True,
+        null_may_be_nan=True,
+        lacks_nan=True,
+    )
 
 
 def _cast_to(arrow: pa.DataType) -> Parse:
