@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from penstock.log_offset import BEFORE_ALL, LogOffset
@@ -36,11 +38,16 @@ def test_nobody_else_is_blamed_while_the_holder_moves() -> None:
     assert said(("moves", 5.0), ("hangs", 60.4)) == SAID
 
 
-def status(shape: str, error: str | None, state: ShapeState = ShapeState.IDLE) -> ShapeStatus:
-    return ShapeStatus(shape, state, BEFORE_ALL, 0, error)
+def status(
+    shape: str, error: str | None, state: ShapeState = ShapeState.IDLE, wrote_s: float = 3.0
+) -> ShapeStatus:
+    failing_s = 0.0 if error is None else 8.0
+    return ShapeStatus(shape, state, BEFORE_ALL, 0, error, failing_s=failing_s, wrote_s=wrote_s)
 
 
 HOLDER = status("a", "no", ShapeState.BACKING_OFF)
+LONG_AGO = status("b", None, wrote_s=9.0)
+NEVER = status("c", None, wrote_s=math.inf)
 
 
 @pytest.mark.parametrize(
@@ -49,6 +56,9 @@ HOLDER = status("a", "no", ShapeState.BACKING_OFF)
         pytest.param([HOLDER, status("b", None)], HOLDER, id="it fails and another doesn't"),
         pytest.param([HOLDER, status("b", "no")], None, id="all fail: nobody is held by another"),
         pytest.param([status("a", None), status("b", None)], None, id="it is merely slow"),
+        pytest.param([HOLDER, LONG_AGO, NEVER], None, id="the others had nothing to do since"),
+        pytest.param([HOLDER, status("b", "no"), NEVER], None, id="all that had something to do fail"),
+        pytest.param([HOLDER], None, id="it is alone"),
         pytest.param(
             [status("a", "no", ShapeState.SNAPSHOTTING), status("b", None)], None, id="it is being copied"
         ),
@@ -59,3 +69,12 @@ def test_who_is_parked_when_the_log_is_full(statuses: list[ShapeStatus], found: 
     assert failing_holder(statuses, behind, stall_s=10.0) == found
     assert failing_holder(statuses, behind, stall_s=11.0) is None, "not yet"
     assert failing_holder(statuses, [], stall_s=0.0) is None
+
+
+def test_shapes_that_have_nothing_to_do_are_not_held_for_ever() -> None:
+    found = {
+        age_s: failing_holder([HOLDER, NEVER], [Stalled("a", age_s, BEFORE_ALL)], stall_s=10.0)
+        for age_s in (99.0, 100.0)
+    }
+
+    assert found == {99.0: None, 100.0: HOLDER}

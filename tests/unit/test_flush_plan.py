@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
 from penstock.log_offset import BEFORE_ALL, OP_INFINITY, LogOffset
@@ -64,6 +66,24 @@ def test_after_a_silence_a_change_is_flushed_at_once() -> None:
     plan.finished("a", at(5), 4.0)
     assert plan.status(4.0) == [ShapeStatus("a", ShapeState.IDLE, at(5), 0, None)]
     assert plan.start(99.0) == []
+
+
+def test_it_is_known_since_when_a_shape_fails_and_when_it_was_written() -> None:
+    plan = plan_of("a", "b")
+
+    def ages(now: float) -> list[tuple[float, float]]:
+        return [(status.failing_s, status.wrote_s) for status in plan.status(now)]
+
+    assert ages(1.0) == [(0.0, inf), (0.0, inf)]
+    plan.sent("a", at(5), 1, now=1.0)
+    for now in (1.0, 11.0):
+        plan.start(now)
+        plan.failed("a", "no room", now)
+    plan.wrote("b", 12.0)
+    assert ages(15.0) == [(14.0, inf), (0.0, 3.0)]
+    plan.start(30.0)
+    plan.finished("a", at(5), 30.0)
+    assert ages(30.0)[0] == (0.0, inf), "nothing was for it"
 
 
 def test_the_interval_counts_from_the_beginning_of_the_last_flush() -> None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from penstock.shapes.flush_tracker import Stalled
 from penstock.shapes.flusher import ShapeState, ShapeStatus, StalledShape
+
+_UNPROVED: Final = 10.0
+"""So many times STALL_S the holder of a full log is waited for if nobody else has anything to write."""
 
 
 def complaints(
@@ -34,8 +38,15 @@ def failing_holder(
     """The shape that keeps a full log from emptying, if it has failed for `stall_s` and others don't.
 
     `behind` as above. One that is merely slow is waited for; and where all fail, nobody is held by another.
+    That others don't fail is proved by one whose table was written since the holder began to fail. Those
+    that have had nothing to write prove nothing: the storage may be down. But they are held too, as nothing
+    is read while the log is full; so without any proof the holder is given ten times as long.
     """
-    if not behind or behind[0].age_s < stall_s or all(status.error is not None for status in statuses):
+    if not behind or behind[0].age_s < stall_s:
         return None
     holder = next(status for status in statuses if status.shape == behind[0].shape)
-    return holder if holder.state is ShapeState.BACKING_OFF else None
+    well = [each for each in statuses if each.error is None and each is not holder]
+    if holder.state is not ShapeState.BACKING_OFF or not well:
+        return None
+    is_proved = any(each.wrote_s < holder.failing_s for each in well)
+    return holder if is_proved or behind[0].age_s >= _UNPROVED * stall_s else None

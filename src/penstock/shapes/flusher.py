@@ -75,6 +75,10 @@ class ShapeStatus(NamedTuple):
     """The sentence of its last attempt, if that failed."""
     pending_s: float = 0.0
     """How long a transaction has waited that is not in the table, or a snapshot; 0 if neither has."""
+    failing_s: float = 0.0
+    """Since the first of its failures in a row; 0 if the last attempt didn't fail."""
+    wrote_s: float = math.inf
+    """Since something was last written to its table."""
 
 
 class StalledShape(NamedTuple):
@@ -121,6 +125,10 @@ class _Plan:
     later_since: float = math.inf
     """When the first transaction came after that."""
     failures: int = 0
+    failing_since: float = math.inf
+    """When the first of these failed; infinity if there is none."""
+    wrote_at: float = -math.inf
+    """When a job last wrote to the table."""
     not_before: float = -math.inf
     """When its last job ended or, after a failure, when it may be tried again."""
     error: str | None = None
@@ -236,7 +244,7 @@ class FlushPlan:
         plan = self._plans[shape]
         if plan.stopped_since < math.inf:
             plan.stopped_since = math.inf
-            plan.failures, plan.not_before, plan.error = 0, now, None
+            plan.failures, plan.failing_since, plan.not_before, plan.error = 0, math.inf, now, None
         if plan.running is Job.SNAPSHOT:
             plan.snapshot_again_since = min(plan.snapshot_again_since, now)
         else:
@@ -332,9 +340,15 @@ class FlushPlan:
         is_full = took_all and plan.pending_bytes >= self._limits.pending_bytes
         is_hurried = is_full or (more and plan.pending_since < math.inf)
         plan.hurried_since = now if is_hurried else math.inf
-        plan.failures = 0
+        plan.failures, plan.failing_since = 0, math.inf
         plan.not_before = now
         plan.error = None
+
+    def wrote(self, shape: str, now: float) -> None:
+        """A job has written to the shape's table: its storage works."""
+        plan = self._plans.get(shape)
+        if plan is not None:
+            plan.wrote_at = now
 
     @property
     def is_tending(self) -> bool:
@@ -359,6 +373,7 @@ class FlushPlan:
         # The exponent is bounded, or a long outage would overflow the float.
         backoff_s = self._limits.first_backoff_s * 2.0 ** min(plan.failures, 50)
         plan.failures += 1
+        plan.failing_since = min(plan.failing_since, now)
         plan.not_before = now + min(backoff_s, self._limits.longest_backoff_s)
         plan.error = sentence
 
@@ -372,6 +387,8 @@ class FlushPlan:
                 plan.pending_bytes,
                 plan.error,
                 max(0.0, now - plan.waiting_since),
+                max(0.0, now - plan.failing_since),
+                now - plan.wrote_at,
             )
             for shape, plan in self._plans.items()
         ]

@@ -104,6 +104,7 @@ class Work:
             self._unread.pop(shape, None)
             self._ledger.flushed(shape, done.tx_offset, time.monotonic(), more=has_more)
             if done.rows:
+                self._ledger.plan.wrote(shape, time.monotonic())
                 _log.debug("flushed", shape=shape, changes=done.rows, lsn=format_lsn(done.tx_offset))
 
     async def upkeep(self, shape: str) -> None:
@@ -185,6 +186,7 @@ class Work:
         self.rows[shape.name] += done.rows
         self._facts[shape.name] = facts
         self._stopped.pop(shape.name, None)
+        self._ledger.plan.wrote(shape.name, time.monotonic())
         if self._ledger.snapshotted(shape.name, exported.cut_lsn, time.monotonic()):
             await self._keeper.update(lambda registry: registry.settled(shape.name, facts))
         _log.info("snapshot_done", shape=shape.name, rows=done.rows, cut=format_lsn(exported.cut_lsn))
