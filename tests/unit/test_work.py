@@ -52,7 +52,9 @@ class FakeJobs:
     def __init__(self) -> None:
         self.flush_error: PenstockError | None = None
 
-    def flush(self, _shape: Shape, _facts: TableFacts, _ranges: object, up_to: int) -> JobDone:
+    def flush(
+        self, _shape: Shape, _facts: TableFacts, _ranges: object, up_to: int, _added: object = ()
+    ) -> JobDone:
         if self.flush_error is not None:
             raise self.flush_error
         return JobDone(up_to, 1)
@@ -190,6 +192,24 @@ async def test_rows_that_others_have_changed_mean_a_new_snapshot_and_are_said(de
 
     assert desk.anew == [SnapshotAgain("a", str(desk.jobs.flush_error))]
     assert [line["log_level"] for line in said if line["event"] == "foreign_commit"] == ["error"]
+
+
+async def test_a_new_column_of_a_table_that_others_have_changed(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await desk.work.flush("a")
+    desk.jobs.flush_error = ForeignCommit("/lake/a: DELETE by X changed rows in version 7")
+
+    async def drift(_: Shape) -> Drift:
+        return Drift(FACTS, added=(ColumnFacts("new", 2, "integer"),))
+
+    monkeypatch.setattr(desk.work, "_drift", drift)
+    with capture_logs() as said:
+        again = await desk.work.follow("a")
+
+    assert again == SnapshotAgain("a", str(desk.jobs.flush_error))
+    assert [line["log_level"] for line in said if line["event"] == "foreign_commit"] == ["error"]
+    assert desk.work.facts("a") == FACTS
 
 
 @pytest.mark.parametrize(

@@ -133,8 +133,7 @@ class Work:
                     raise
             done = await self._threads.run(self._jobs.flush, shape, now, ranges, up_to.tx_offset, added)
         except ForeignCommit as error:
-            _log.error("foreign_commit", shape=shape.name, detail=str(error))
-            await self._make_anew([SnapshotAgain(shape.name, str(error))])
+            await self._make_anew([_said(shape.name, error)])
             raise
         except (LayoutChanged, NanRefused, RowIncomplete) as error:
             await self._give_up_on(shape.name, error)
@@ -206,14 +205,11 @@ class Work:
                 return SnapshotAgain(shape, drift.again)
             facts, added = await self._followed(self._shapes[shape], drift)
             if added:
-                await self._threads.run(
-                    self._jobs.flush,
-                    self._shapes[shape],
-                    facts,
-                    (),
-                    self._ledger.held(shape).tx_offset,
-                    added,
-                )
+                held = self._ledger.held(shape).tx_offset
+                try:
+                    await self._threads.run(self._jobs.flush, self._shapes[shape], facts, (), held, added)
+                except ForeignCommit as error:
+                    return _said(shape, error)
             await self._altered(shape, facts)
         return None
 
@@ -261,6 +257,11 @@ class Work:
         if facts is None:
             raise ShapeStopped(f"{shape.table} is not in the database. Fix: bring it back, or drop the shape")
         return facts
+
+
+def _said(shape: str, error: ForeignCommit) -> SnapshotAgain:
+    _log.error("foreign_commit", shape=shape, detail=str(error))
+    return SnapshotAgain(shape, str(error))
 
 
 def _read_all(ranges: Sequence[SegmentRange]) -> None:
