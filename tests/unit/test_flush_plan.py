@@ -68,6 +68,36 @@ def test_after_a_silence_a_change_is_flushed_at_once() -> None:
     assert plan.start(99.0) == []
 
 
+def test_a_copy_lifts_a_stop_that_came_before_it_began_to_copy() -> None:
+    plan = plan_of("a")
+    plan.snapshot("a", 1.0)
+    assert plan.start(1.0) == [Start("a", Job.SNAPSHOT)]
+    plan.stop("a", "it has no key", 2.0)
+
+    plan.copying("a", 3.0)
+
+    assert plan.awaits_snapshot("a")
+    plan.finished("a", at(5), 4.0)
+    assert not plan.awaits_snapshot("a")
+    assert plan.status(4.0) == [ShapeStatus("a", ShapeState.IDLE, at(5), 0, None)]
+
+
+def test_a_stop_counts_that_comes_while_the_copy_runs_or_if_it_never_begins() -> None:
+    plan = plan_of("a", "b")
+    for shape in ("a", "b"):
+        plan.snapshot(shape, 1.0)
+        assert plan.start(1.0) == [Start(shape, Job.SNAPSHOT)]
+        if shape == "a":
+            plan.copying(shape, 1.0)
+        plan.stop(shape, "it has no key", 2.0)
+        if shape == "a":
+            plan.finished(shape, at(5), 3.0)
+        else:
+            plan.failed(shape, "it has no key", 3.0)
+        assert state(plan, shape, 99.0) is ShapeState.STOPPED
+        assert plan.start(99.0) == []
+
+
 def test_it_is_known_since_when_a_shape_fails_and_when_it_was_written() -> None:
     plan = plan_of("a", "b")
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import cast
 
@@ -12,6 +14,7 @@ from structlog.testing import capture_logs
 
 from penstock.errors import PenstockError
 from penstock.log_offset import LogOffset
+from penstock.postgres.snapshot import SnapshotPart
 from penstock.postgres.stream.walk import FrameWalk
 from penstock.postgres.wal2json import Wal2Json
 from penstock.shapes import drift as drift_module
@@ -59,6 +62,37 @@ class FakeJobs:
             raise self.flush_error
         return JobDone(up_to, 1)
 
+    def snapshot(
+        self, _shape: Shape, _facts: TableFacts, _parts: object, _snapshot: str, tx_offset: int
+    ) -> JobDone:
+        return JobDone(tx_offset, 1)
+
+
+class FakeKeeper:
+    """Knows of which shapes it was said that their tables count."""
+
+    def __init__(self) -> None:
+        self.settled: list[str] = []
+
+    async def update(self, change: Callable[[Registry], Registry]) -> None:
+        awaits = ShapeEntry(definition_hash(SHAPE), "its definition was changed")
+        changed = change(Registry("7301", 1, "slot", shapes={"a": awaits}))
+        self.settled += [name for name, entry in changed.shapes.items() if entry.awaits_snapshot is None]
+
+
+class FakeSnapshot:
+    """Stands for an exported snapshot of a table without parts."""
+
+    name, cut_lsn = "snapshot", 301
+
+    async def parts(self, _relations: object) -> list[SnapshotPart]:
+        return []
+
+
+@asynccontextmanager
+async def exported(_parameters: object) -> AsyncIterator[FakeSnapshot]:
+    yield FakeSnapshot()
+
 
 class Desk:
     """A Work with one shape that has something to flush, and what it was told to make anew."""
@@ -67,6 +101,7 @@ class Desk:
         self.jobs = FakeJobs()
         self.threads = JobThreads(1)
         self.anew: list[SnapshotAgain] = []
+        self.keeper = FakeKeeper()
         self.ledger = Ledger(
             collector=Collector(
                 walk=FrameWalk(Wal2Json(), confirmed_lsn=100, needs_lsn=True),
@@ -88,7 +123,7 @@ class Desk:
             jobs=cast(ShapeJobs, self.jobs),
             threads=self.threads,
             ledger=self.ledger,
-            keeper=cast(RegistryKeeper, None),
+            keeper=cast(RegistryKeeper, self.keeper),
             catalog=cast(ShapeCatalog, None),
             parameters={},
             facts={"a": FACTS},
@@ -274,6 +309,43 @@ async def test_more_digits_need_a_table_that_may_be_widened(
         drift = await desk.work._drift(SHAPE)
         assert drift.again == again
         assert bool(drift.widened) is may
+
+
+async def test_a_copy_that_waits_while_its_shape_is_stopped_mends_it(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look at the catalog has the shape's turn, and finds it unfit; the copy then finds it well."""
+    await desk.work.flush("a")
+    waits = asyncio.Event()
+
+    async def drift(_: Shape) -> Drift:
+        await waits.wait()
+        return Drift(FACTS, stop="column n was text and is integer")
+
+    async def facts(_: Shape) -> TableFacts:
+        return FACTS
+
+    monkeypatch.setattr(desk.work, "_drift", drift)
+    monkeypatch.setattr(desk.work, "_current_facts", facts)
+    monkeypatch.setattr(work, "_refuse_problems", lambda *_: None)
+    monkeypatch.setattr(work, "export_snapshot", exported)
+    follows = asyncio.create_task(desk.work.follow("a"))
+    await asyncio.sleep(0)
+    again = SnapshotAgain("a", "a label was renamed")
+    await desk.make_anew([again])
+    assert desk.ledger.plan.start(time.monotonic()) == [Start("a", Job.SNAPSHOT)]
+    copies = asyncio.create_task(desk.work.snapshot("a"))
+    await asyncio.sleep(0)
+
+    waits.set()
+    with pytest.raises(ShapeStopped):
+        await follows
+    await copies
+
+    assert not desk.work.is_stopped("a")
+    assert not desk.ledger.plan.awaits_snapshot("a")
+    assert desk.keeper.settled == ["a"]
+    assert desk.ledger.tracker.progress("a") is None, "nobody waits for it"
 
 
 async def test_a_log_that_only_this_process_sees_fails_the_flush_alone(desk: Desk) -> None:

@@ -202,7 +202,8 @@ class FlushPlan:
        interval before that unless it fails. A snapshot moves only at its end, so it counts as stalled only
        after a failure.
     10. A shape that is stopped has no jobs until a snapshot of it is asked for. Then nothing of what went
-       wrong before counts any more.
+       wrong before counts any more. One whose snapshot had begun by then, and waits for its turn, is
+       stopped as well, unless that finds the table as it should be (`copying`).
     11. Upkeep is due after every `upkeep_every` flushes, the first time after fewer, by the shape's name:
        shapes that started together don't reach it together. It waits for a shape that fails or awaits its
        snapshot, and never goes before a flush that was due earlier.
@@ -256,6 +257,15 @@ class FlushPlan:
         plan.stopped_since = min(plan.stopped_since, now)
         plan.snapshot_since = plan.snapshot_again_since = math.inf
         plan.error = sentence
+
+    def copying(self, shape: str, now: float) -> None:
+        """Its snapshot, which runs, begins to copy: what had stopped the shape until now is no longer so."""
+        plan = self._plans[shape]
+        if plan.running is not Job.SNAPSHOT:
+            raise RuntimeError(f"shape {shape} has no snapshot that could copy")
+        if plan.stopped_since < math.inf:
+            plan.stopped_since, plan.error = math.inf, None
+            plan.snapshot_since = min(plan.snapshot_since, now)
 
     def awaits_snapshot(self, shape: str) -> bool:
         """Whether the shape's table doesn't count before a snapshot is taken, which may be running."""

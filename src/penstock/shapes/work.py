@@ -165,6 +165,8 @@ class Work:
         # Before it is pinned: one that can't be copied costs the others nothing.
         _refuse_problems(shape, await self._current_facts(shape))
         _log.info("snapshot_waits", shape=shape.name, note="for open transactions and a spare slot")
+        # It may have been stopped while this waited for its turn.
+        self._ledger.plan.copying(shape.name, time.monotonic())
         self._ledger.begin_copy(shape.name, time.monotonic())
         async with export_snapshot(self._parameters) as exported:
             self._ledger.cut(shape.name, exported.cut_lsn)
