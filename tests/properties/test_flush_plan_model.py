@@ -15,7 +15,6 @@ from penstock.shapes.flusher import FlushLimits, FlushPlan, Job, ShapeState
 LIMITS = FlushLimits(
     flushes=1,
     snapshots=1,
-    upkeep_every=10**9,
     pending_bytes=20,
     first_backoff_s=1.0,
     longest_backoff_s=4.0,

@@ -7,6 +7,8 @@ import os
 import re
 import threading
 import time
+import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
@@ -81,9 +83,13 @@ def offsets(tmp_path: Path) -> list[int | None]:
     """The offset that each commit carries."""
     found = []
     for actions in commits(tmp_path):
-        versions = [action["txn"]["version"] for action in actions if "txn" in action]
+        versions = [action["txn"]["version"] for action in actions if _is_offset(action)]
         found.append(versions[0] if versions else None)
     return found
+
+
+def _is_offset(action: dict[str, Any]) -> bool:
+    return "txn" in action and not action["txn"]["appId"].startswith("penstock-upkeep:")
 
 
 def in_deltalake(tmp_path: Path) -> Table:
@@ -254,41 +260,83 @@ def test_the_offset_is_found_without_the_file_beside_the_commit(
     assert open_table().read_offset() == 100
 
 
+@pytest.fixture
+def tended_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every fourth version is a time for upkeep."""
+    monkeypatch.setattr(table_module, "UPKEEP_COMMITS", 4)
+    monkeypatch.setattr(zlib, "crc32", lambda _: 0)
+
+
+@pytest.mark.usefixtures("tended_often")
 def test_upkeep_comes_once_in_so_many_commits_and_leaves_the_offset(
-    spark: SparkSession,
-    table: ShapeTable,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    spark: SparkSession, table: ShapeTable, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(table_module, "UPKEEP_COMMITS", 3)
     tended = [table.upkeep()]
-    for place in range(4):
+    for place in range(5):
         far = net(spark, table, Change("insert", 1000 * (place + 4), "a", "b"))
         table.merge(far, 200 + place)
-        tended += [table.upkeep(), table.upkeep()]
+        tended += [table.needs_upkeep, table.upkeep(), table.upkeep()]
 
-    assert tended == [False, False, False, False, False, True, False, False, False]
-    assert offsets(tmp_path) == [100, 200, 201, 202, None, 203]
-    assert table.read_offset() == 203
+    assert "".join("-X"[each] for each in tended) == "-" + 3 * "---" + "XX-" + "---"
+    assert offsets(tmp_path) == [100, 200, 201, 202, 203, None, None, 204]
+    assert table.read_offset() == 204
     assert len(table.rows().inputFiles()) == 2
     assert contents(table.rows()) == in_deltalake(tmp_path)
     assert capfd.readouterr().out == ""
 
 
+@pytest.mark.usefixtures("tended_often")
 def test_upkeep_comes_though_every_commit_is_made_by_another_process(
-    spark: SparkSession, open_table: OpenTable, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, open_table: OpenTable
 ) -> None:
-    monkeypatch.setattr(table_module, "UPKEEP_COMMITS", 3)
     open_table().overwrite_from(spark.range(3).selectExpr("cast(id as int) id", "'a' a", "'b' b"), 100, KEY)
     tended = []
-    for place in range(5):
+    for place in range(6):
         table = open_table()
         table.merge(net(spark, table, Change("insert", 1000 + place, "a", "b")), 200 + place)
         tended.append(table.upkeep())
 
-    # Version 3 is the third of them, and OPTIMIZE makes version 4: the sixth comes with the fifth.
-    assert tended == [False, False, True, False, True]
+    # Version 4 is the fourth of them, OPTIMIZE makes version 5 and the note version 6.
+    assert "".join("-X"[each] for each in tended) == "---X-X"
+
+
+@pytest.mark.usefixtures("tended_often")
+def test_upkeep_that_one_process_left_is_done_by_the_next(
+    spark: SparkSession, open_table: OpenTable, tmp_path: Path
+) -> None:
+    """And once: the note is the table's, and others may have a look at it."""
+    table = open_table()
+    table.overwrite_from(spark.range(3).selectExpr("cast(id as int) id", "'a' a", "'b' b"), 100, KEY)
+    for place in range(4):
+        table.merge(net(spark, table, Change("insert", 1000 + place, "a", "b")), 200 + place)
+    found = []
+    for _ in range(2):
+        table = open_table()
+        assert not table.needs_upkeep, "nobody has looked"
+        state = table.state_to_build_on()
+        found.append((state.version, state.offset, table.needs_upkeep))
+        table.files(KEY)
+        table.upkeep()
+
+    assert found == [(4, 203, True), (6, 203, False)]
+    assert commits(tmp_path)[-1][0]["commitInfo"]["operation"] == "Manual Update"
+
+
+def test_tables_that_grow_together_are_not_tended_together(started: Started, tmp_path: Path) -> None:
+    tables = [
+        ShapeTable(started.spark, str(tmp_path / name), AppId("1", name, 1))
+        for name in (f"shape_{number}" for number in range(100))
+    ]
+    due = Counter[int]()
+    for table in tables:
+        for version in range(2 * table_module.UPKEEP_COMMITS):
+            table._version = version
+            if table.needs_upkeep:
+                due[version] += 1
+                table._tended_at = version
+
+    assert due.total() == 200
+    assert max(due.values()) <= 5
 
 
 def test_upkeep_keeps_of_the_log_what_its_retention_asks_for(

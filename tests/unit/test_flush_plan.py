@@ -18,7 +18,6 @@ from penstock.shapes.flusher import (
 LIMITS = FlushLimits(
     flushes=2,
     snapshots=1,
-    upkeep_every=10**9,
     pending_bytes=100,
     first_backoff_s=1.0,
     longest_backoff_s=8.0,
@@ -366,9 +365,17 @@ def test_a_stopped_shape_has_no_jobs_until_a_snapshot_is_asked_for() -> None:
     assert plan.status(71.0) == [ShapeStatus("a", ShapeState.IDLE, at(9), 0, None)]
 
 
-def tended_plan(*shapes: str, every: int = 1) -> FlushPlan:
-    """A plan whose shapes are tended after every so many flushes."""
-    plan = FlushPlan(LIMITS._replace(upkeep_every=every))
+class TendedPlan(FlushPlan):
+    """A plan whose shapes are tended after every flush."""
+
+    def finished(self, shape: str, offset: LogOffset, now: float, *, more: bool = False) -> None:
+        """See FlushPlan."""
+        super().finished(shape, offset, now, more=more)
+        self.tend(shape, now)
+
+
+def tended_plan(*shapes: str) -> FlushPlan:
+    plan = TendedPlan(LIMITS)
     for shape in shapes:
         plan.add(shape, interval_s=1.0, held=at(0), now=0.0)
     return plan
@@ -422,26 +429,6 @@ def test_upkeep_waits_for_a_shape_that_fails_or_awaits_its_snapshot() -> None:
     assert plan.start(9.0) == [Start("a", Job.SNAPSHOT)]
     plan.finished("a", at(2), 10.0)
     assert plan.start(10.0) == [Start("a", Job.UPKEEP)]
-
-
-def test_shapes_that_start_together_are_not_tended_together() -> None:
-    shapes = [f"shape_{number}" for number in range(100)]
-    plan = FlushPlan(LIMITS._replace(flushes=100, upkeeps=100, upkeep_every=50))
-    for shape in shapes:
-        plan.add(shape, interval_s=0.0, held=at(0), now=0.0)
-    tended = []
-    for now in range(1, 151):
-        for shape in shapes:
-            plan.sent(shape, at(now), 1, now=float(now))
-        assert len(plan.start(float(now))) == 100
-        for shape in shapes:
-            plan.finished(shape, at(now), float(now))
-        starts = plan.start(float(now))
-        tended.append(len(starts))
-        for shape, _ in starts:
-            plan.tended(shape)
-    assert sum(tended) == 300, "each of them three times"
-    assert max(tended) <= 8
 
 
 def test_a_stalled_shape_is_named_with_its_age_offset_and_error() -> None:

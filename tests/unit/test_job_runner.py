@@ -60,6 +60,7 @@ class FakeWork:
         self.ledger = ledger
         self.failures: dict[str, Exception] = {}
         self.at_once = self.most_at_once = 0
+        self.needs_upkeep = False
         self.tending: list[str] = []
         self.upkeep_may_end = asyncio.Event()
 
@@ -72,6 +73,8 @@ class FakeWork:
         if shape in self.failures:
             raise self.failures[shape]
         self.ledger.flushed(shape, 200, time.monotonic())
+        if self.needs_upkeep:
+            self.ledger.plan.tend(shape, time.monotonic())
 
     async def snapshot(self, shape: str) -> None:
         raise AssertionError("no snapshot is due")
@@ -128,7 +131,8 @@ async def test_one_that_fails_holds_nobody_else(ledger: Ledger, error: Exception
 async def test_an_upkeep_holds_no_flush_and_its_failure_is_only_said(ledger: Ledger) -> None:
     """With as many tables to tend as there are places for flushes."""
     work = FakeWork(ledger)
-    ledger.plan = FlushPlan(FlushLimits(flushes=1, upkeep_every=1))
+    work.needs_upkeep = True
+    ledger.plan = FlushPlan(FlushLimits(flushes=1))
     for shape in "abc":
         ledger.plan.add(shape, interval_s=0.0, held=whole(90), now=0.0)
         ledger.plan.sent(shape, LogOffset(200, 0), 1, time.monotonic())

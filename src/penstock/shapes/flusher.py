@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import zlib
 from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
@@ -48,8 +47,6 @@ class FlushLimits(NamedTuple):
     """How many snapshots may run at once, beside the flushes: they may take hours."""
     upkeeps: int = 1
     """How many tables may be tended at once, beside the flushes."""
-    upkeep_every: int = 50
-    """After so many flushes of a shape its table is looked after."""
     pending_bytes: int = 64 * 2**20
     """A shape with this much to flush doesn't wait for its interval."""
     first_backoff_s: float = 0.5
@@ -132,8 +129,6 @@ class _Plan:
     not_before: float = -math.inf
     """When its last job ended or, after a failure, when it may be tried again."""
     error: str | None = None
-    flushes_left: int = 1
-    """Until its upkeep."""
     upkeep_since: float = math.inf
     """When its upkeep became due that is not done; infinity if there is none."""
 
@@ -204,9 +199,8 @@ class FlushPlan:
     10. A shape that is stopped has no jobs until a snapshot of it is asked for. Then nothing of what went
        wrong before counts any more. One whose snapshot had begun by then, and waits for its turn, is
        stopped as well, unless that finds the table as it should be (`copying`).
-    11. Upkeep is due after every `upkeep_every` flushes, the first time after fewer, by the shape's name:
-       shapes that started together don't reach it together. It waits for a shape that fails or awaits its
-       snapshot, and never goes before a flush that was due earlier.
+    11. Upkeep is due when `tend` says so. It waits for a shape that fails or awaits its snapshot, and never
+       goes before a flush that was due earlier.
     """
 
     def __init__(self, limits: FlushLimits | None = None) -> None:
@@ -218,10 +212,7 @@ class FlushPlan:
         """A shape counts from now on; `held` is what its table holds."""
         if shape in self._plans:
             raise ValueError(f"shape {shape} is in the plan already")
-        flushes_left = 1 + zlib.crc32(shape.encode()) % self._limits.upkeep_every
-        self._plans[shape] = _Plan(
-            interval_s, flushed=held, newest=held, moved_at=now, flushes_left=flushes_left
-        )
+        self._plans[shape] = _Plan(interval_s, flushed=held, newest=held, moved_at=now)
 
     def remove(self, shape: str) -> None:
         """A shape no longer counts."""
@@ -334,8 +325,6 @@ class FlushPlan:
             return
         if self._end(shape, plan) is Job.SNAPSHOT:
             plan.snapshot_since, plan.snapshot_again_since = plan.snapshot_again_since, math.inf
-        else:
-            self._count_flush(plan, now)
         if offset > plan.flushed:
             plan.flushed = offset
             plan.moved_at = now
@@ -364,6 +353,12 @@ class FlushPlan:
     def is_tending(self) -> bool:
         """Whether some shape's upkeep runs or is due."""
         return any(plan.running is Job.UPKEEP or plan.upkeep_at < math.inf for plan in self._plans.values())
+
+    def tend(self, shape: str, now: float) -> None:
+        """The shape's table needs its upkeep."""
+        plan = self._plans.get(shape)
+        if plan is not None:
+            plan.upkeep_since = min(plan.upkeep_since, now)
 
     def tended(self, shape: str) -> None:
         """The shape's upkeep has ended, well or not."""
@@ -422,12 +417,6 @@ class FlushPlan:
         plan.taken_offset = plan.newest
         plan.taken_bytes = plan.pending_bytes
         plan.later_since = math.inf
-
-    def _count_flush(self, plan: _Plan, now: float) -> None:
-        plan.flushes_left -= 1
-        if plan.flushes_left == 0:
-            plan.flushes_left = self._limits.upkeep_every
-            plan.upkeep_since = min(plan.upkeep_since, now)
 
     def _end(self, shape: str, plan: _Plan) -> Job:
         if plan.running is None:

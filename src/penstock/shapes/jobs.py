@@ -29,6 +29,8 @@ class JobDone(NamedTuple):
     """Read back from the table."""
     rows: int
     """Changes applied, or rows copied."""
+    needs_upkeep: bool = False
+    """Whether the table's upkeep is due, as the table itself tells."""
 
 
 class SparkGone(PenstockError):

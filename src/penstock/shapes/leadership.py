@@ -42,8 +42,6 @@ from penstock.shapes.shapes_file import ShapesFile
 _LOOK_FOR_END_S: Final = 0.1
 _UPKEEP_EVERY_S: Final = 1.0
 _OLD_RUNS_EVERY_S: Final = 300.0
-_EACH_TIME: Final = {"upkeep_every": 1}
-"""`--once` may make a flush or two: whoever's commit makes an upkeep due has to do it."""
 _LONG_JOB: Final = 10.0
 """So many times STALL_S a job may take that doesn't fail."""
 
@@ -160,7 +158,7 @@ class ShapesLeadership:
             catalog=self._catalog,
             jobs=jobs,
             threads=self._threads,
-            limits=FlushLimits(flushes=limits.max_flushes, **_EACH_TIME if self._once else {}),
+            limits=FlushLimits(flushes=limits.max_flushes),
             heartbeat_s=self._line.timings.heartbeat_s,
             parameters=self._line.parameters,
             say_needed=self._preparation.say_needed,

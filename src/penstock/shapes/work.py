@@ -103,6 +103,8 @@ class Work:
             self.rows[shape] += done.rows
             self._unread.pop(shape, None)
             self._ledger.flushed(shape, done.tx_offset, time.monotonic(), more=has_more)
+            if done.needs_upkeep:
+                self._ledger.plan.tend(shape, time.monotonic())
             if done.rows:
                 self._ledger.plan.wrote(shape, time.monotonic())
                 _log.debug("flushed", shape=shape, changes=done.rows, lsn=format_lsn(done.tx_offset))

@@ -103,6 +103,18 @@ def rewrite(
     transaction.commit(_seq(jvm, actions), operation)
 
 
+def note_transaction(spark: SparkSession, path: str, name: str) -> int:
+    """Commit nothing but a transaction under this name; its version, in both senses, is returned. Blocks."""
+    jvm: Any = spark._jvm
+    transaction = delta_log_of(spark, path).startTransaction()
+    version = int(transaction.snapshot().version()) + 1
+    note = {"txn": {"appId": name, "version": version, "lastUpdated": int(time.time() * 1000)}}
+    action = jvm.org.apache.spark.sql.delta.actions.Action.fromJson(json.dumps(note))
+    operations = getattr(jvm.org.apache.spark.sql.delta, "DeltaOperations$ManualUpdate$")
+    transaction.commit(_seq(jvm, [action]), getattr(operations, "MODULE$"))
+    return version
+
+
 def _rearranged(jvm: Any, action: Any) -> Any:
     """The same file, as one that brings nothing new."""
     content = json.loads(action.json())

@@ -64,16 +64,18 @@ class SparkJobs:
         added: Sequence[ColumnFacts] = (),
     ) -> JobDone:
         """See ShapeJobs."""
+        table = self._tables[shape.name]
         with self._working(shape, "flush"):
             done = flush(
                 self._sessions[shape.name],
-                self._tables[shape.name],
+                table,
                 layout_of(shape, facts),
                 ranges,
                 up_to,
                 [column_in(shape, facts, each) for each in added],
             )
-        return JobDone(0 if done.offset is None else done.offset, done.changes)
+        offset = 0 if done.offset is None else done.offset
+        return JobDone(offset, done.changes, needs_upkeep=table.needs_upkeep)
 
     def snapshot(
         self, shape: Shape, facts: TableFacts, parts: Sequence[SnapshotPart], snapshot: str, tx_offset: int

@@ -17,6 +17,7 @@ Everything here blocks.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,7 +51,7 @@ from penstock.spark.delta_log import DeltaLog
 from penstock.spark.foreign_commits import ForeignCommit, TableConflict, harm, is_ours, read_version
 from penstock.spark.log_store import EXPECTED_VERSION, REFUSED
 from penstock.spark.names import column_of, quote
-from penstock.spark.rearrange import FILE_ROWS, ill, rewrite, rows_a_file
+from penstock.spark.rearrange import FILE_ROWS, ill, note_transaction, rewrite, rows_a_file
 from penstock.spark.session import StorageFailed, plain_errors
 from penstock.spark.table_properties import CONSTRAINT, kept_properties, properties
 from penstock.spark.widening import TYPE_WIDENING, has_more_digits
@@ -88,6 +89,11 @@ class AppId(NamedTuple):
     def prefix(self) -> str:
         """What the names of all timelines have in common."""
         return f"penstock:{self.system_id}:{self.shape}:"
+
+    @property
+    def upkeep(self) -> str:
+        """The name that upkeep's notes carry. It begins otherwise: upkeep vouches for no row."""
+        return f"penstock-upkeep:{self.system_id}:{self.shape}"
 
     def __str__(self) -> str:
         return f"{self.prefix}{self.timeline}"
@@ -127,7 +133,10 @@ class ShapeTable:
         self._files: DataFiles | None = None
         self._trusted = -1
         """The version up to which no commit of others has changed rows."""
-        self._tended_at: int | None = None
+        self._version = -1
+        """The newest that was seen."""
+        self._tended_at = 0
+        """The version as of which it was last tended, or tried to be."""
         self._settled: int | None = None
 
     @property
@@ -174,8 +183,7 @@ class ShapeTable:
         with plain_errors(self._path):
             snapshot = self._log.snapshot()
             version = int(snapshot.version())
-            if self._tended_at is None:
-                self._tended_at = max(version, 0)
+            self._version = version
             if version < 0:
                 return TableState(version, None)
             self._settle(version)
@@ -184,6 +192,10 @@ class ShapeTable:
             transactions = known.get() if known.isDefined() else snapshot.setTransactions()
             found = [transactions.apply(place) for place in range(transactions.size())]
             positions = [self._position(each.appId(), each.version()) for each in found]
+            tended = [each.version() for each in found if each.appId() == self._app_id.upkeep]
+            # A table that was put in this one's place has been tended by nobody.
+            before = self._tended_at if self._tended_at <= version else 0
+            self._tended_at = max([before, *tended])
         return TableState(version, max((each for each in positions if each is not None), default=None))
 
     def state_to_build_on(self) -> TableState:
@@ -386,21 +398,32 @@ class ShapeTable:
                 del kept[name]
         return kept
 
-    def upkeep(self) -> bool:
-        """Optimize, vacuum and shorten the log, once in UPKEEP_COMMITS commits; whether it was time.
+    @property
+    def needs_upkeep(self) -> bool:
+        """Whether upkeep is due, by the last look at the table. Costs nothing.
 
-        Each multiple of UPKEEP_COMMITS is a time, and whoever's commit passes it has to do it. One that fails
-        is left to the next time.
+        It is due once in UPKEEP_COMMITS commits, whoever made them and however many leaderships they took:
+        the table itself says as of which version it was last tended. Shapes that started together don't
+        reach it together: each counts from a number that its name gives.
         """
-        before, self._tended_at = self._tended_at, self._version()
-        due = before is not None and self._tended_at // UPKEEP_COMMITS > before // UPKEEP_COMMITS
-        if due:
-            self.optimize()
-            self.vacuum()
-            self.shorten_log()
-            # Theirs are commits too.
-            self._tended_at = self._version()
-        return due
+        shift = zlib.crc32(self._app_id.shape.encode())
+        return (self._version + shift) // UPKEEP_COMMITS > (self._tended_at + shift) // UPKEEP_COMMITS
+
+    def upkeep(self) -> bool:
+        """Optimize, vacuum and shorten the log, if that is due; whether it was.
+
+        One that fails is left to the next time, or to the next who opens the table.
+        """
+        self.read_state()
+        if not self.needs_upkeep:
+            return False
+        self._tended_at = self._version
+        self.optimize()
+        self.vacuum()
+        self.shorten_log()
+        with self._explaining():
+            self._tended_at = note_transaction(self._spark, self._path, self._app_id.upkeep)
+        return True
 
     def optimize(self) -> None:
         """Split large data files and put small ones together, by key. The offset and the rows stay."""
@@ -423,10 +446,6 @@ class ShapeTable:
         """Delete what the log holds of older versions than the table's properties ask for."""
         with self._explaining():
             self._log.shorten()
-
-    def _version(self) -> int:
-        with plain_errors(self._path):
-            return self._log.version()
 
     def _position(self, app_id: str, version: int) -> Position | None:
         timeline = app_id.removeprefix(self._app_id.prefix)
