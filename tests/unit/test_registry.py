@@ -14,6 +14,7 @@ from penstock.shapes import registry as module
 from penstock.shapes.change_log_index import Relation
 from penstock.shapes.registry import (
     Ceiling,
+    Copy,
     FileRegistry,
     Registry,
     RegistryError,
@@ -49,7 +50,8 @@ def opened(storage: Path) -> FileRegistry:
 
 def test_what_was_written_is_read_back(storage: Path) -> None:
     assert FileRegistry(storage).read() == OLD
-    for registry in (NEW, OLD.with_ceiling(2**40, {"orders": 2**40})):
+    copying = NEW.copying("orders", Copy(2**40, FACTS))
+    for registry in (NEW, copying, OLD.with_ceiling(2**40, {"orders": 2**40})):
         opened(storage).write(registry)
         assert FileRegistry(storage).read() == registry
     assert os.listdir(storage / "_penstock") == ["registry"]
@@ -63,7 +65,13 @@ def test_a_person_can_read_the_file(storage: Path) -> None:
         "slot": "penstock_shapes",
         "ceiling_lsn": "16/B374D848",
         "shapes": {
-            "orders": {"definition": "ab" * 32, "awaits_snapshot": None, "facts": None, "offset": None}
+            "orders": {
+                "definition": "ab" * 32,
+                "awaits_snapshot": None,
+                "facts": None,
+                "offset": None,
+                "copy": None,
+            }
         },
     }
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
 from penstock.log_offset import OP_INFINITY, LogOffset
 from penstock.shapes.change_log_index import Relation
-from penstock.shapes.registry import Registry, ShapeEntry
+from penstock.shapes.registry import Copy, Registry, ShapeEntry
 from penstock.shapes.registry_decisions import (
     Action,
     Continue,
@@ -244,3 +245,59 @@ def test_somebody_elses_table_is_not_written_over(registry: Registry | None) -> 
     assert decision.registry is None
     assert isinstance(decision.actions[1], Refuse)
     assert "the table items in the storage was not written by Penstock" in decision.actions[1].sentence
+
+
+class TestACopyThatWasCompleteBeforeAStop:
+    """The registry knew what was about to be copied, and not how it ended."""
+
+    KNOWN = REGISTRY.awaiting("orders", "it is new").copying("orders", Copy(952, FACTS))
+    COPIED: Mapping[str, LogOffset | None] = {**OFFSETS, "orders": at(951)}
+
+    @pytest.mark.parametrize("confirmed", [0, 900, 952])
+    def test_it_is_taken(self, confirmed: int) -> None:
+        server = SERVER._replace(confirmed_flush_lsn=confirmed)
+
+        actions, registry = decide(self.KNOWN, server, BOTH, self.COPIED)
+
+        assert actions == (Continue("orders", at(951)), Continue("items", at(40)))
+        assert registry == REGISTRY.settled("orders", FACTS)
+
+    @pytest.mark.parametrize(
+        ("registry", "server", "offset"),
+        [
+            pytest.param(KNOWN, SERVER, at(950), id="the commit was not made"),
+            pytest.param(KNOWN, SERVER, at(960), id="something was flushed on top, or it is another table"),
+            pytest.param(KNOWN, SERVER, None, id="the table isn't ours"),
+            pytest.param(
+                KNOWN, SERVER._replace(confirmed_flush_lsn=953), at(951), id="what follows was passed over"
+            ),
+            pytest.param(
+                KNOWN, SERVER._replace(confirmed_flush_lsn=None), at(951), id="there is no slot"
+            ),
+            pytest.param(
+                KNOWN, SERVER._replace(timeline=4, switch_points={3: 4000}), at(951), id="another timeline"
+            ),
+            pytest.param(
+                KNOWN.awaiting("orders", "a label was renamed"), SERVER, at(951), id="asked for once more"
+            ),
+            pytest.param(REGISTRY.awaiting("orders", "it is new"), SERVER, at(951), id="it was not noted"),
+        ],
+    )  # fmt: skip
+    def test_in_doubt_it_is_copied_again(
+        self, registry: Registry, server: ServerFacts, offset: LogOffset | None
+    ) -> None:
+        decision = decide(registry, server, BOTH, {**OFFSETS, "orders": offset})
+
+        assert "orders" in reasons(decision.actions)
+        assert decision.registry is not None
+        assert decision.registry.shapes["orders"].copy is None
+
+    def test_only_of_the_same_definition(self) -> None:
+        edited = replace(ORDERS, where="id > 1")
+
+        actions, _ = decide(self.KNOWN, SERVER, (edited, ITEMS), self.COPIED)
+
+        assert reasons(actions) == {"orders": "its definition was changed"}
+
+    def test_a_table_that_counts_has_no_copy_to_be_taken(self) -> None:
+        assert REGISTRY.copying("orders", Copy(952, FACTS)) == REGISTRY

@@ -30,7 +30,7 @@ from penstock.shapes.flusher import FlushPlan, Job, ShapeState, Start
 from penstock.shapes.job_runner import JobThreads
 from penstock.shapes.jobs import JobDone, ShapeJobs
 from penstock.shapes.ledger import Ledger, whole
-from penstock.shapes.registry import Registry, ShapeEntry
+from penstock.shapes.registry import Copy, Registry, ShapeEntry
 from penstock.shapes.registry_decisions import Continue, ServerFacts, decide
 from penstock.shapes.registry_keeper import RegistryKeeper
 from penstock.shapes.shape import Shape, TableName, definition_hash
@@ -54,13 +54,14 @@ class FakeJobs:
 
     def __init__(self) -> None:
         self.flush_error: PenstockError | None = None
+        self.needs_upkeep = False
 
     def flush(
         self, _shape: Shape, _facts: TableFacts, _ranges: object, up_to: int, _added: object = ()
     ) -> JobDone:
         if self.flush_error is not None:
             raise self.flush_error
-        return JobDone(up_to, 1)
+        return JobDone(up_to, 1, needs_upkeep=self.needs_upkeep)
 
     def snapshot(
         self, _shape: Shape, _facts: TableFacts, _parts: object, _snapshot: str, tx_offset: int
@@ -73,11 +74,13 @@ class FakeKeeper:
 
     def __init__(self) -> None:
         self.settled: list[str] = []
+        self.copies: list[Copy] = []
 
     async def update(self, change: Callable[[Registry], Registry]) -> None:
         awaits = ShapeEntry(definition_hash(SHAPE), "its definition was changed")
         changed = change(Registry("7301", 1, "slot", shapes={"a": awaits}))
         self.settled += [name for name, entry in changed.shapes.items() if entry.awaits_snapshot is None]
+        self.copies += [entry.copy for entry in changed.shapes.values() if entry.copy is not None]
 
 
 class FakeSnapshot:
@@ -183,6 +186,15 @@ async def test_a_flush_without_a_commit_is_no_offset_of_the_table(desk: Desk) ->
     server = ServerFacts("7301", 1, {}, "slot", confirmed_flush_lsn=308, flush_lsn=400)
     decision = decide(registry, server, [SHAPE], {"a": whole(200)})
     assert decision.actions == (Continue("a", whole(200)),)
+
+
+async def test_upkeep_is_due_when_a_flush_finds_that_the_table_needs_it(desk: Desk) -> None:
+    """Also after the only flush of a leadership."""
+    desk.jobs.needs_upkeep = True
+
+    await desk.work.flush("a")
+
+    assert desk.ledger.plan.start(time.monotonic()) == [Start("a", Job.UPKEEP)]
 
 
 async def test_a_shape_beside_a_busy_one_gets_all_of_its_own(
@@ -345,7 +357,36 @@ async def test_a_copy_that_waits_while_its_shape_is_stopped_mends_it(
     assert not desk.work.is_stopped("a")
     assert not desk.ledger.plan.awaits_snapshot("a")
     assert desk.keeper.settled == ["a"]
+    assert desk.keeper.copies == [Copy(301, FACTS)]
     assert desk.ledger.tracker.progress("a") is None, "nobody waits for it"
+
+
+async def test_a_copy_that_is_too_early_is_not_noted(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The registry may have heard before why another one is needed: the note would undo that."""
+    await desk.work.flush("a")
+
+    async def facts(_: Shape) -> TableFacts:
+        return FACTS
+
+    class Late(FakeSnapshot):
+        async def parts(self, _relations: object) -> list[SnapshotPart]:
+            desk.ledger.snapshot_again("a", time.monotonic())
+            return []
+
+    @asynccontextmanager
+    async def late(_parameters: object) -> AsyncIterator[FakeSnapshot]:
+        yield Late()
+
+    monkeypatch.setattr(desk.work, "_current_facts", facts)
+    monkeypatch.setattr(work, "_refuse_problems", lambda *_: None)
+    monkeypatch.setattr(work, "export_snapshot", late)
+    await desk.make_anew([SnapshotAgain("a", "a label was renamed")])
+    assert desk.ledger.plan.start(time.monotonic()) == [Start("a", Job.SNAPSHOT)]
+
+    await desk.work.snapshot("a")
+
+    assert (desk.keeper.copies, desk.keeper.settled) == ([], [])
+    assert desk.ledger.plan.awaits_snapshot("a")
 
 
 async def test_a_log_that_only_this_process_sees_fails_the_flush_alone(desk: Desk) -> None:

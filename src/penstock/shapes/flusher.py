@@ -263,6 +263,11 @@ class FlushPlan:
         plan = self._plans[shape]
         return min(plan.snapshot_since, plan.stopped_since) < math.inf
 
+    def is_outdated(self, shape: str) -> bool:
+        """Whether another snapshot was asked for since the one began that runs."""
+        plan = self._plans[shape]
+        return min(plan.snapshot_again_since, plan.stopped_since) < math.inf
+
     def begin_no_snapshots(self) -> None:
         """The end is near: a copy that begins now would not be finished."""
         self._limits = self._limits._replace(snapshots=0)

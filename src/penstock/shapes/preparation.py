@@ -172,6 +172,8 @@ class Preparation:
         for action in decision.actions:
             if isinstance(action, SnapshotAgain):
                 self.say_needed(action)
+            elif registry is not None and registry.shapes[action.shape].awaits_snapshot is not None:
+                _log.info("snapshot_found", shape=action.shape, note="its copy was complete before the stop")
         return decision
 
     def say_needed(self, again: SnapshotAgain) -> None:

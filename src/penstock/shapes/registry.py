@@ -33,6 +33,19 @@ class RegistryError(PenstockError):
     """The registry can't be read or written. It is never taken for an empty one: that would be a guess."""
 
 
+class Copy(NamedTuple):
+    """A snapshot that is being copied into a shape's table."""
+
+    cut_lsn: int
+    facts: TableFacts
+    """Of the Postgres table, under the snapshot's lock."""
+
+    @property
+    def tx_offset(self) -> int:
+        """What its commit says. No transaction has such a commit LSN: those are even, and so are cuts."""
+        return self.cut_lsn - 1
+
+
 class ShapeEntry(NamedTuple):
     """A shape that its table stands for, or will once its snapshot is taken."""
 
@@ -44,6 +57,8 @@ class ShapeEntry(NamedTuple):
     """What its Postgres table was when ours was made or last altered; None while it awaits its snapshot."""
     offset: int | None = None
     """What its table was seen to hold when the ceiling was last raised; None if that was not since."""
+    copy: Copy | None = None
+    """The snapshot that was about to be copied, if nothing has spoken against it since."""
 
     def has_only_moved_since(self, before: ShapeEntry) -> bool:
         """Whether the table is still the one that it was, altered by nobody, however far it has come."""
@@ -76,7 +91,8 @@ class Registry:
 
     def awaiting(self, shape: str, reason: str) -> Registry:
         """The shape's table no longer counts: a restart before the new snapshot must not go on from it."""
-        return self._with_entry(shape, self.shapes[shape]._replace(awaits_snapshot=reason, offset=None))
+        entry = self.shapes[shape]._replace(awaits_snapshot=reason, offset=None, copy=None)
+        return self._with_entry(shape, entry)
 
     def all_awaiting(self, again: Iterable[SnapshotAgain]) -> Registry:
         """The same for several shapes at once."""
@@ -85,9 +101,15 @@ class Registry:
             registry = registry.awaiting(shape, reason)
         return registry
 
+    def copying(self, shape: str, copy: Copy) -> Registry:
+        """A shape that awaits a snapshot is about to get this one: after a crash it is known again."""
+        entry = self.shapes[shape]
+        return self if entry.awaits_snapshot is None else self._with_entry(shape, entry._replace(copy=copy))
+
     def settled(self, shape: str, facts: TableFacts) -> Registry:
         """The shape's snapshot, of a table with these facts, was read back from its table."""
-        return self._with_entry(shape, self.shapes[shape]._replace(awaits_snapshot=None, facts=facts))
+        entry = self.shapes[shape]._replace(awaits_snapshot=None, facts=facts, copy=None)
+        return self._with_entry(shape, entry)
 
     def altered(self, shape: str, facts: TableFacts) -> Registry:
         """The shape's table has followed what was done to the Postgres table."""
@@ -214,11 +236,17 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shapes: dict[str, _Entry]
 
 
+class _Copy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    cut_lsn: str
+    facts: TableFacts
+
+
 class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     definition: str
     awaits_snapshot: str | None
     facts: TableFacts | None
     offset: str | None = None
+    copy: _Copy | None = None
 
 
 class _Versioned(msgspec.Struct, frozen=True):
@@ -233,6 +261,7 @@ def encode(registry: Registry) -> bytes:
             entry.awaits_snapshot,
             entry.facts,
             None if entry.offset is None else format_lsn(entry.offset),
+            None if entry.copy is None else _Copy(format_lsn(entry.copy.cut_lsn), entry.copy.facts),
         )
         for name, entry in sorted(registry.shapes.items())
     }
@@ -254,6 +283,7 @@ def decode(content: bytes, path: str) -> Registry:
                 entry.awaits_snapshot,
                 entry.facts,
                 None if entry.offset is None else parse_lsn(entry.offset),
+                None if entry.copy is None else Copy(parse_lsn(entry.copy.cut_lsn), entry.copy.facts),
             )
             for name, entry in file.shapes.items()
         }

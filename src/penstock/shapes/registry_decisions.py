@@ -71,7 +71,10 @@ def decide(
     5. A shape goes on if its entry is settled, its definition is the same, and its offset is in the common
        history and not below the one that the registry knows: that would be an older copy of the table. A
        table without an entry is snapshotted again: it missed what came while it did not count.
-    6. The registry that is returned has the shapes of the file and no other: a removed shape stops
+    6. A shape that awaits its snapshot goes on if that is in its table after all: the registry knows the copy
+       that was about to be made, nothing has spoken against it since, the table is exactly at its offset, on
+       the same timeline, and the slot begins at or below its cut, so that all changes after it come.
+    7. The registry that is returned has the shapes of the file and no other: a removed shape stops
        counting, and is a table without an entry when it comes back. It has the reason of each snapshot, so
        that a crash before the snapshot changes nothing. When all are snapshotted, its ceiling starts afresh.
     """
@@ -83,7 +86,7 @@ def decide(
     )
     limit = None if registry is None else _switch_point(registry, server)
     actions = tuple(
-        _action(shape, registry, all_again, limit, offsets.get(shape.name), shape.name in offsets)
+        _action(shape, registry, server, all_again, limit, offsets.get(shape.name), shape.name in offsets)
         for shape in shapes
     )
     if any(isinstance(action, Refuse) for action in actions):
@@ -102,6 +105,9 @@ def _entry(shape: Shape, action: Action, registry: Registry | None) -> ShapeEntr
     if isinstance(action, SnapshotAgain):
         return ShapeEntry(definition_hash(shape), action.reason)
     assert registry is not None, "a shape goes on only by its entry"
+    copy = registry.shapes[shape.name].copy
+    if copy is not None:
+        registry = registry.settled(shape.name, copy.facts)
     return registry.shapes[shape.name]
 
 
@@ -178,6 +184,7 @@ def not_our_table(shape: str) -> str:
 def _action(
     shape: Shape,
     registry: Registry | None,
+    server: ServerFacts,
     all_again: str | None,
     limit: int | None,
     offset: LogOffset | None,
@@ -194,6 +201,8 @@ def _action(
     if entry.definition != definition_hash(shape):
         return SnapshotAgain(name, "its definition was changed")
     if entry.awaits_snapshot is not None:
+        if offset is not None and limit is None and _is_copied(entry, offset, server):
+            return Continue(name, offset)
         return SnapshotAgain(name, entry.awaits_snapshot)
     if offset is None:
         return SnapshotAgain(name, "its table has lost its offset" if has_table else "its table is gone")
@@ -210,3 +219,10 @@ def _action(
             " that it follows: it may hold changes that the database lost",
         )
     return Continue(name, offset)
+
+
+def _is_copied(entry: ShapeEntry, offset: LogOffset, server: ServerFacts) -> bool:
+    """Whether the table holds the copy that the registry knows, and the stream all that follows it."""
+    if entry.copy is None or server.confirmed_flush_lsn is None:
+        return False
+    return offset.tx_offset == entry.copy.tx_offset and server.confirmed_flush_lsn <= entry.copy.cut_lsn

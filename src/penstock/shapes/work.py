@@ -21,6 +21,7 @@ from penstock.shapes.drift import Drift, compare
 from penstock.shapes.job_runner import JobThreads
 from penstock.shapes.jobs import JobDone, ShapeJobs
 from penstock.shapes.ledger import Ledger
+from penstock.shapes.registry import Copy
 from penstock.shapes.registry_keeper import RegistryKeeper
 from penstock.shapes.shape import Shape
 from penstock.shapes.shape_catalog import ShapeCatalog
@@ -181,6 +182,7 @@ class Work:
             _log.info(
                 "snapshot_started", shape=shape.name, cut=format_lsn(exported.cut_lsn), parts=len(parts)
             )
+            await self._note_copy(shape.name, Copy(exported.cut_lsn, facts))
             fault_points.reached(fault_points.SNAPSHOT_COPYING)
             done = await self._threads.run(
                 self._jobs.snapshot, shape, facts, parts, exported.name, exported.cut_lsn - 1
@@ -193,6 +195,16 @@ class Work:
         if self._ledger.snapshotted(shape.name, exported.cut_lsn, time.monotonic()):
             await self._keeper.update(lambda registry: registry.settled(shape.name, facts))
         _log.info("snapshot_done", shape=shape.name, rows=done.rows, cut=format_lsn(exported.cut_lsn))
+
+    async def _note_copy(self, shape: str, copy: Copy) -> None:
+        """So that whoever comes after a crash knows it by its offset, and need not copy once more.
+
+        Not if another snapshot was asked for: the registry has heard of that, or will after this.
+        """
+        plan = self._ledger.plan
+        await self._keeper.update(
+            lambda registry: registry if plan.is_outdated(shape) else registry.copying(shape, copy)
+        )
 
     async def follow(self, shape: str) -> SnapshotAgain | None:
         """The Postgres table was altered: add new columns to ours, or say that it is to be made anew.
