@@ -10,15 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from penstock.log_offset import OP_INFINITY, LogOffset
-from penstock.shapes.flusher import FlushLimits, FlushPlan, Job, ShapeState
+from penstock.shapes.flusher import FlushPlan, Job, ShapeState
+from tests.flush_limits import flush_limits
 
-LIMITS = FlushLimits(
-    flushes=1,
-    snapshots=1,
-    pending_bytes=20,
-    first_backoff_s=1.0,
-    longest_backoff_s=4.0,
-)
+LIMITS = flush_limits(flushes=1, pending_bytes=20, longest_backoff_s=4.0)
 INTERVALS = {"a": 1, "b": 3, "c": 3, "d": 7, "e": 0}
 BACKOFFS = (1, 2, 4, 4)
 PLACES = {Job.FLUSH: LIMITS.flushes, Job.SNAPSHOT: LIMITS.snapshots}

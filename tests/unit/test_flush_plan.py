@@ -6,7 +6,6 @@ import pytest
 
 from penstock.log_offset import BEFORE_ALL, OP_INFINITY, LogOffset
 from penstock.shapes.flusher import (
-    FlushLimits,
     FlushPlan,
     Job,
     ShapeState,
@@ -14,14 +13,9 @@ from penstock.shapes.flusher import (
     StalledShape,
     Start,
 )
+from tests.flush_limits import flush_limits
 
-LIMITS = FlushLimits(
-    flushes=2,
-    snapshots=1,
-    pending_bytes=100,
-    first_backoff_s=1.0,
-    longest_backoff_s=8.0,
-)
+LIMITS = flush_limits(flushes=2, pending_bytes=100, longest_backoff_s=8.0)
 
 
 def at(tx_offset: int) -> LogOffset:
