@@ -15,6 +15,8 @@ from tests.servers.slots import SlotWatch
 
 LONG_TESTS = "PENSTOCK_LONG_TESTS"
 
+pytest_plugins = ["tests.servers.shapes_fixtures"]
+
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what takes minutes, unless it is asked for (`make test-long`)."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.local.postgres import PrivatePostgres
+from tests.servers.shapes_fixtures import RunOnce
 from tests.servers.shapes_site import ShapesProcess, ShapesSite
 
 LONG = 120.0
@@ -38,7 +39,7 @@ def java_of(service: ShapesProcess) -> int:
 
 
 @pytest.mark.timeout(600)
-def test_what_is_taken_is_noticed(site: ShapesSite) -> None:
+def test_what_is_taken_is_noticed(site: ShapesSite, run_once: RunOnce) -> None:
     with site.shapes() as service:
         service.wait_for_log("snapshot_done", LONG)
         # The first change is flushed at once, and the next one waits in the log for the interval.
@@ -59,5 +60,6 @@ def test_what_is_taken_is_noticed(site: ShapesSite) -> None:
         (gone,) = service.events("spark_gone")
         assert "Spark's Java has ended with code -9" in gone["detail"]
     assert (4, "d") not in site.rows("items", COLUMNS)
-    with site.shapes() as service:
-        site.wait_equal("items", COLUMNS, QUERY, LONG, service)
+    site.wait_until_nobody_leads()
+    assert run_once(site, STALL_S="60") == 0
+    site.assert_equal("items", COLUMNS, QUERY)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -13,8 +12,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyarrow import table as arrow_table
 
+from penstock.errors import PenstockError
 from penstock.local.postgres import PrivatePostgres
-from tests.servers.shapes_site import ShapesProcess, ShapesSite
+from tests.servers.shapes_fixtures import RunOnce
+from tests.servers.shapes_site import ShapesProcess, ShapesSite, shape_lines
 from tests.servers.slots import SlotWatch
 
 LONG = 300.0
@@ -22,14 +23,8 @@ LIVES = pytest.mark.timeout(1500)
 
 
 @pytest.fixture
-def site(postgres: PrivatePostgres, database: str, tmp_path: Path) -> ShapesSite:
-    return ShapesSite(postgres, database, tmp_path)
-
-
-def shape(name: str, *lines: str, table: str = "", interval_ms: int = 100) -> str:
-    """The lines of a shape."""
-    own = (f'name = "{name}"', f'table = "public.{table or name}"', f"flush_interval_ms = {interval_ms}")
-    return "\n".join([*own, *lines])
+def site(shapes_site: ShapesSite) -> ShapesSite:
+    return shapes_site
 
 
 def snapshots(process: ShapesProcess, name: str) -> int:
@@ -175,7 +170,7 @@ class AlteredTables:
 def test_tables_are_altered_under_a_running_service_and_while_it_is_stopped(site: ShapesSite) -> None:
     site.sql(ALTERED)
     names = ("quiet", "prices", "notes", "renamed", "widened", "parts")
-    site.write_file(*map(shape, names), shape("busy", interval_ms=4000))
+    site.write_file(*map(shape_lines, names), shape_lines("busy", interval_ms=4000))
     with site.shapes(STALL_S="2") as service:
         service.wait_for_log("snapshot_done", LONG, count=7)
         altered = AlteredTables(site, service)
@@ -272,10 +267,10 @@ def held_back(site: ShapesSite, statement: str) -> Iterator[Callable[[], None]]:
         release()
 
 
-FIRST = shape("first")
-SECOND = shape("second")
-EVEN = shape("even", 'where = "id % 2 = 0"', table="first")
-ODD = shape("even", 'where = "id % 2 = 1"', table="first")
+FIRST = shape_lines("first")
+SECOND = shape_lines("second")
+EVEN = shape_lines("even", 'where = "id % 2 = 0"', table="first")
+ODD = shape_lines("even", 'where = "id % 2 = 1"', table="first")
 
 
 QUERIES = {
@@ -351,31 +346,30 @@ def promote(site: ShapesSite, standby: PrivatePostgres) -> None:
     standby.promote()
 
 
-def refusal(site: ShapesSite) -> str:
-    """The only line that isn't a log line, of a run that ends with exit 2."""
-    with site.shapes("--once") as process:
-        assert process.wait(LONG) == 2, process.log_text()[-4000:]
-        (line,) = [line for line in process.log_text().splitlines() if not line.startswith("{")]
-        return line
+def refusal(site: ShapesSite, run_once: RunOnce) -> str:
+    """What ends a run with exit 2: the only line that it prints."""
+    with pytest.raises(PenstockError) as refused:
+        run_once(site)
+    return str(refused.value)
 
 
 @LIVES
-def test_tables_and_storages_of_others_are_refused(site: ShapesSite) -> None:
+def test_tables_and_storages_of_others_are_refused(site: ShapesSite, run_once: RunOnce) -> None:
     make_tables(site)
     site.write_file(FIRST)
     write_deltalake(str(site.table("first")), arrow_table({"id": [1], "v": ["somebody's"]}))
-    assert refusal(site) == (
+    assert refusal(site, run_once) == (
         "the table first in the storage was not written by Penstock for this database."
         " Fix: move it away, or choose another name for the shape"
     )
     assert site.rows("first", ("id", "v")) == [(1, "somebody's")]
 
     site.write_file(SECOND)
-    site.once()
+    assert run_once(site, STALL_S="60") == 0
     with PrivatePostgres() as another:
         other = ShapesSite(another, another.create_database(), site.directory)
         make_tables(other)
-        assert refusal(other) == (
+        assert refusal(other, run_once) == (
             f"this storage belongs to the database system {system_id(site)}, and the server is"
             f" {system_id(other)}. Fix: connect to the former, or use another storage"
         )

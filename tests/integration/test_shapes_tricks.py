@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+from structlog.testing import capture_logs
 
 from penstock.local.postgres import PrivatePostgres
-from tests.servers.shapes_site import ShapesProcess, ShapesSite
+from tests.servers.shapes_fixtures import RunOnce
+from tests.servers.shapes_site import ShapesProcess, ShapesSite, shape_lines
+from tests.servers.slots import SlotWatch
 
-LONG = 120.0
+LONG = 240.0
 TABLES = """
 CREATE TABLE bulk (id int PRIMARY KEY, n int);
 CREATE TABLE texts (id int PRIMARY KEY, v text);
@@ -64,46 +69,6 @@ UPDATE listed SET z = 'new' WHERE id = 1; ALTER TABLE listed RENAME z TO a; COMM
 """
 
 
-def shape(name: str) -> str:
-    lines = [f'name = "{name}"', f'table = "public.{name}"', "flush_interval_ms = 100"]
-    return "\n".join([*lines, 'columns = ["id", "a"]'] if name == "listed" else lines)
-
-
-@pytest.mark.timeout(600)
-def test_nothing_is_lost_by_tricks(postgres: PrivatePostgres, database: str, tmp_path: Path) -> None:
-    site = ShapesSite(postgres, database, tmp_path)
-    site.sql(TABLES)
-    site.write_file(*map(shape, COLUMNS))
-    with site.shapes() as service:
-        service.wait_for_log("snapshot_done", LONG, count=len(COLUMNS))
-        site.sql(UNLOGGED.format("bulk", "n = 1", "10"))
-        site.sql(UNLOGGED.format("texts", "v = 'new'", "'ten'"))
-        for trick in (RENAMED, NAME_TAKEN, CAME_AND_WENT, LISTED_RENAMED):
-            site.sql(trick)
-        site.sql("TRUNCATE emptied; INSERT INTO emptied VALUES (1, 1)")
-        site.sql("ALTER TYPE mood RENAME VALUE 'sad' TO 'unhappy'; ALTER TYPE mood ADD VALUE 'so so'")
-        site.sql("CREATE TABLE staging AS SELECT 1 AS one, 2 AS two; DROP TABLE staging")
-
-        for name, columns in COLUMNS.items():
-            texts = ", ".join(f"{column}::text" if column in ("m", "ms") else column for column in columns)
-            site.wait_equal(name, columns, f"SELECT {texts} FROM {name}", LONG, service)
-        for name, reason in (
-            ("bulk", "public.bulk was rewritten"),
-            ("texts", "public.texts was rewritten"),
-            ("away", "public.away was renamed or detached, and back"),
-            ("parts", "public.parts_old is a partition of public.parts, and not all of its rows"),
-            ("migrated", "column"),
-            ("moody", "'sad' to 'unhappy'"),
-        ):
-            service.wait_for_reason(name, reason, LONG)
-        site.sql("INSERT INTO emptied VALUES (2, 2)")
-        site.wait_equal("emptied", ("id", "n"), "SELECT id, n FROM emptied", LONG, service)
-        reasons = [line["reason"] for line in service.events("snapshot_needed") if line["shape"] == "emptied"]
-        assert reasons == ["it is new"], "a TRUNCATE is in the stream"
-        service.stop()
-        assert service.wait(LONG) == 0, service.log_text()[-4000:]
-
-
 UNSEEN = """
 CREATE TABLE nightly (id int PRIMARY KEY, n int);
 CREATE TABLE hourly (id int PRIMARY KEY, n int);
@@ -148,61 +113,126 @@ A_NEW_MONTH = """
 BEGIN; CREATE TABLE calm_1 PARTITION OF calm FOR VALUES FROM (10) TO (20);
 INSERT INTO calm SELECT g, 11, 1 FROM generate_series(1, 1000) g; UPDATE calm SET n = 2 WHERE id < 5; COMMIT
 """
+ALL_COLUMNS = COLUMNS | UNSEEN_COLUMNS
+
+
+def shape(name: str) -> str:
+    return shape_lines(name, *(['columns = ["id", "a"]'] if name == "listed" else []))
+
+
+class Tricked(NamedTuple):
+    """A service that follows all tables of this file."""
+
+    site: ShapesSite
+    service: ShapesProcess
+
+    def needed(self) -> list[tuple[str, str]]:
+        """Which shapes were to be snapshotted, and why."""
+        return [(line["shape"], line["reason"]) for line in self.service.events("snapshot_needed")]
+
+    def wait_equal(self, tables: Mapping[str, tuple[str, ...]]) -> None:
+        """Until these tables are what Postgres holds."""
+        for name, columns in tables.items():
+            self.site.wait_equal(name, columns, query(name), LONG, self.service)
+
+
+def query(name: str) -> str:
+    columns = ALL_COLUMNS[name]
+    texts = ", ".join(f"{column}::text" if column in ("m", "ms") else column for column in columns)
+    return f"SELECT {texts} FROM {name}"
+
+
+@pytest.fixture(scope="module")
+def tricked(
+    postgres: PrivatePostgres, slot_watch: SlotWatch, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Tricked]:
+    """One service for all tests: each plays its tricks on tables of its own."""
+    site = ShapesSite(postgres, postgres.create_database(), tmp_path_factory.mktemp("tricked"))
+    site.sql(TABLES + UNSEEN)
+    site.write_file(*map(shape, ALL_COLUMNS))
+    with site.shapes() as service:
+        service.wait_for_log("snapshot_done", LONG, count=len(ALL_COLUMNS))
+        yield Tricked(site, service)
+    slot_watch.drop_all_of(site.database)
+    postgres.psql(f'DROP DATABASE "{site.database}" WITH (FORCE)')
 
 
 @pytest.mark.timeout(600)
-def test_what_never_was_in_the_stream_is_copied_again(
-    postgres: PrivatePostgres, database: str, tmp_path: Path
-) -> None:
+def test_nothing_is_lost_by_tricks(tricked: Tricked) -> None:
+    site, service = tricked
+    site.sql(UNLOGGED.format("bulk", "n = 1", "10"))
+    site.sql(UNLOGGED.format("texts", "v = 'new'", "'ten'"))
+    for trick in (RENAMED, NAME_TAKEN, CAME_AND_WENT, LISTED_RENAMED):
+        site.sql(trick)
+    site.sql("TRUNCATE emptied; INSERT INTO emptied VALUES (1, 1)")
+    site.sql("ALTER TYPE mood RENAME VALUE 'sad' TO 'unhappy'; ALTER TYPE mood ADD VALUE 'so so'")
+    site.sql("CREATE TABLE staging AS SELECT 1 AS one, 2 AS two; DROP TABLE staging")
+
+    tricked.wait_equal(COLUMNS)
+    for name, reason in (
+        ("bulk", "public.bulk was rewritten"),
+        ("texts", "public.texts was rewritten"),
+        ("away", "public.away was renamed or detached, and back"),
+        ("parts", "public.parts_old is a partition of public.parts, and not all of its rows"),
+        ("migrated", "column"),
+        ("moody", "'sad' to 'unhappy'"),
+    ):
+        service.wait_for_reason(name, reason, LONG)
+    site.sql("INSERT INTO emptied VALUES (2, 2)")
+    site.wait_equal("emptied", ("id", "n"), "SELECT id, n FROM emptied", LONG, service)
+    reasons = [reason for name, reason in tricked.needed() if name == "emptied"]
+    assert reasons == ["it is new"], "a TRUNCATE is in the stream"
+
+
+@pytest.mark.timeout(600)
+def test_what_never_was_in_the_stream_is_copied_again(tricked: Tricked) -> None:
     """Loads without WAL and rows under another name; what is in the stream costs no snapshot."""
-    site = ShapesSite(postgres, database, tmp_path)
-    site.sql(UNSEEN)
-    site.write_file(*map(shape, UNSEEN_COLUMNS))
+    site, service = tricked
+    site.sql("; ".join(["BEGIN", *TRUNCATE_AND_UNLOGGED, "COMMIT"]).format(1))
+    site.sql("TRUNCATE hourly; INSERT INTO hourly VALUES (1, 1)")
+    for trick in (ATTACHED_UNLOGGED, NAME_TAKEN_BY_ITS_LIKE, A_NEW_MONTH):
+        site.sql(trick)
+    tricked.wait_equal(UNSEEN_COLUMNS)
+    for name, reason in (
+        ("nightly", "public.nightly was rewritten"),
+        ("months", "public.months_1 is a partition of public.months, and not all of its rows"),
+        ("taken", "public.taken_old is a partition of public.taken, and not all of its rows"),
+    ):
+        service.wait_for_reason(name, reason, LONG)
+    while not {"public.calm_1", "public.hourly"} <= {
+        line["table"] for line in service.events("rows_compared")
+    }:
+        time.sleep(0.1)
+    needed = tricked.needed()
+    assert [reason for name, reason in needed if name in ("calm", "hourly")] == ["it is new"] * 2, needed
+    site.sql("CREATE TABLE heir () INHERITS (hourly)")
+    service.wait_for_log(
+        "shape_stopped",
+        LONG,
+        where=lambda line: "other tables inherit from public.hourly" in line["detail"],
+    )
+    site.sql("DROP TABLE heir; INSERT INTO hourly VALUES (3, 3)")
+    tricked.wait_equal(UNSEEN_COLUMNS)
+    # A stop between a copy's commit and the registry's word of it would mean another copy.
+    service.wait_for_log("snapshot_done", LONG, count=2, where=lambda line: line["shape"] == "hourly")
 
-    def all_equal(service: ShapesProcess) -> None:
-        for name, columns in UNSEEN_COLUMNS.items():
-            site.wait_equal(name, columns, f"SELECT {', '.join(columns)} FROM {name}", LONG, service)
 
-    with site.shapes() as service:
-        service.wait_for_log("snapshot_done", LONG, count=len(UNSEEN_COLUMNS))
-        site.sql("; ".join(["BEGIN", *TRUNCATE_AND_UNLOGGED, "COMMIT"]).format(1))
-        site.sql("TRUNCATE hourly; INSERT INTO hourly VALUES (1, 1)")
-        for trick in (ATTACHED_UNLOGGED, NAME_TAKEN_BY_ITS_LIKE, A_NEW_MONTH):
-            site.sql(trick)
-        all_equal(service)
-        for name, reason in (
-            ("nightly", "public.nightly was rewritten"),
-            ("months", "public.months_1 is a partition of public.months, and not all of its rows"),
-            ("taken", "public.taken_old is a partition of public.taken, and not all of its rows"),
-        ):
-            service.wait_for_reason(name, reason, LONG)
-        while not {"public.calm_1", "public.hourly"} <= {
-            line["table"] for line in service.events("rows_compared")
-        }:
-            time.sleep(0.1)
-        needed = [(line["shape"], line["reason"]) for line in service.events("snapshot_needed")]
-        assert [reason for name, reason in needed if name in ("calm", "hourly")] == ["it is new"] * 2, needed
-        site.sql("CREATE TABLE heir () INHERITS (hourly)")
-        service.wait_for_log(
-            "shape_stopped",
-            LONG,
-            where=lambda line: "other tables inherit from public.hourly" in line["detail"],
-        )
-        site.sql("DROP TABLE heir; INSERT INTO hourly VALUES (3, 3)")
-        all_equal(service)
-        # A stop between a copy's commit and the registry's word of it would mean another copy.
-        service.wait_for_log("snapshot_done", LONG, count=2, where=lambda line: line["shape"] == "hourly")
-        service.stop()
-        assert service.wait(LONG) == 0, service.log_text()[-4000:]
+@pytest.mark.timeout(600)
+def test_what_never_was_in_the_stream_while_nobody_read_it(tricked: Tricked, run_once: RunOnce) -> None:
+    """It ends the service: the last of its tests."""
+    site, service = tricked
+    service.stop()
+    assert service.wait(LONG) == 0, service.log_text()[-4000:]
     for statement in (*TRUNCATE_AND_UNLOGGED, "TRUNCATE hourly", "INSERT INTO hourly VALUES (2, 2)"):
         site.sql(statement.format(2))
     site.sql(
         A_NEW_MONTH.replace("calm_1", "calm_2").replace("(10) TO (20)", "(20) TO (30)").replace("11", "21")
     )
-    log = site.once()
-    for name, columns in UNSEEN_COLUMNS.items():
-        site.assert_equal(name, columns, f"SELECT {', '.join(columns)} FROM {name}")
-    needed = [(line["shape"], line["reason"]) for line in log if line["event"] == "snapshot_needed"]
+    with capture_logs() as said:
+        assert run_once(site, STALL_S="60") == 0, said
+    for name, columns in ALL_COLUMNS.items():
+        site.assert_equal(name, columns, query(name))
+    needed = [(line["shape"], line["reason"]) for line in said if line["event"] == "snapshot_needed"]
     assert [name for name, _ in needed] == ["nightly"], needed
 
 

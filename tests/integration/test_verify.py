@@ -20,6 +20,7 @@ from penstock.local.postgres import PrivatePostgres
 from penstock.shapes.registry import FileRegistry, Registry, ShapeEntry
 from penstock.shapes.shape import definition_hash
 from penstock.shapes.shapes_file import load_shapes_file
+from tests.servers.shapes_fixtures import RunOnce
 from tests.servers.shapes_site import ShapesSite
 
 ORDERS = """
@@ -150,9 +151,11 @@ def test_under_load_equal_is_equal_and_planted_differences_are_found(site: Shape
 
 
 @pytest.mark.timeout(900)
-def test_with_the_service_stopped_it_is_said_how_far_behind_the_tables_are(site: ShapesSite) -> None:
+def test_with_the_service_stopped_it_is_said_how_far_behind_the_tables_are(
+    site: ShapesSite, run_once: RunOnce
+) -> None:
     site.sql(ORDERS)
-    site.once(timeout=LONG)
+    assert run_once(site, STALL_S="60") == 0
     site.sql("INSERT INTO events VALUES (5000, '2024-01-01', 'nobody is there')")
     found = verify(site)
     assert found.code == 1, found.text

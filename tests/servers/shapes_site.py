@@ -34,6 +34,12 @@ _SPARK = (
 )
 
 
+def shape_lines(name: str, *more: str, table: str = "", interval_ms: int = 100) -> str:
+    """A shape over a table of its name, and further lines of it, for `ShapesSite.write_file`."""
+    own = (f'name = "{name}"', f'table = "public.{table or name}"', f"flush_interval_ms = {interval_ms}")
+    return "\n".join([*own, *more])
+
+
 class ShapesProcess(CaptureProcess):
     """`penstock shapes` and the Java that it starts. `kill9` ends both at once."""
 
@@ -116,11 +122,11 @@ class ShapesSite:
     def rows(self, shape: str, columns: Sequence[str]) -> Rows:
         """What a shape's table holds, sorted."""
         table = DeltaTable(str(self.table(shape))).to_pyarrow_table(columns=list(columns))
-        return sorted(zip(*[table[name].to_pylist() for name in columns], strict=True), key=_order)
+        return _sorted(list(zip(*[table[name].to_pylist() for name in columns], strict=True)))
 
     def assert_equal(self, shape: str, columns: Sequence[str], query: str) -> None:
         """A shape's table holds what the query gives, row by row."""
-        found, expected = self.rows(shape, columns), sorted(self.sql(query), key=_order)
+        found, expected = self.rows(shape, columns), _sorted(self.sql(query))
         missing = [row for row in expected if row not in set(found)] if found != expected else []
         extra = [row for row in found if row not in set(expected)] if found != expected else []
         assert found == expected, f"{shape}: missing {missing[:5]}, extra {extra[:5]}"
@@ -131,7 +137,7 @@ class ShapesSite:
         """Wait until a shape's table holds what the query gives."""
 
         def equal() -> bool:
-            return self.rows(shape, columns) == sorted(self.sql(query), key=_order)
+            return self.rows(shape, columns) == _sorted(self.sql(query))
 
         try:
             self.wait_until(equal, timeout, running)
@@ -158,10 +164,24 @@ class ShapesSite:
         registry = json.loads((self.directory / "lake" / "_penstock" / "registry").read_bytes())
         return [name for name, entry in registry["shapes"].items() if entry["awaits_snapshot"] is not None]
 
+    def wait_until_nobody_leads(self) -> None:
+        """The server has noticed that a killed leader is gone."""
+        held = (
+            "SELECT 1 FROM pg_locks JOIN pg_database d ON d.oid = database AND datname = current_database()"
+        )
+        self.wait_until(lambda: not self.sql(f"{held} WHERE locktype = 'advisory'"))
+
     def wal_lsn(self) -> int:
         """Where the server writes."""
         ((lsn,),) = self.sql("SELECT pg_current_wal_flush_lsn()::text")
         return parse_lsn(lsn)
+
+
+def _sorted(rows: Rows) -> Rows:
+    try:
+        return sorted(rows)
+    except TypeError:  # nulls
+        return sorted(rows, key=_order)
 
 
 def _order(row: tuple[Any, ...]) -> tuple[tuple[bool, Any], ...]:

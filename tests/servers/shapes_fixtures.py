@@ -1,0 +1,102 @@
+"""A place for shapes; and one Spark for all tests that need one in their own process.
+
+Starting it takes longer than most of them. Imports are inside: whoever runs tests without Spark shouldn't
+wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import pytest
+
+from penstock.local.postgres import PrivatePostgres
+from tests.servers.shapes_site import JAVA_OPTIONS, ShapesSite
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MASTER = "local[2]"
+
+# Small batches don't pay for many tasks.
+SHORT_LIFE = {
+    "spark.driver.defaultJavaOptions": JAVA_OPTIONS,
+    "spark.sql.shuffle.partitions": "2",
+    "spark.default.parallelism": "2",
+}
+
+
+class Started(NamedTuple):
+    """Spark, and what its start wrote to the terminal."""
+
+    spark: SparkSession
+    stderr: bytes
+
+
+class RunOnce(Protocol):
+    """`penstock shapes --once` in this process, on the Spark that is here."""
+
+    def __call__(self, site: ShapesSite, **over: str) -> int:
+        """Returns the exit code, or raises what ends the command with 2; `over` are variables."""
+
+
+@pytest.fixture
+def shapes_site(postgres: PrivatePostgres, database: str, tmp_path: Path) -> ShapesSite:
+    """A fresh database and an empty directory."""
+    return ShapesSite(postgres, database, tmp_path)
+
+
+@pytest.fixture(scope="session")
+def started() -> Iterator[Started]:
+    """Spark with our own settings. It is started with file descriptor 2 pointing at a file."""
+    from penstock.spark.session import open_session, stop_session
+
+    with tempfile.TemporaryFile() as noise:
+        terminal = os.dup(2)
+        os.dup2(noise.fileno(), 2)
+        try:
+            spark = open_session(MASTER, "penstock-tests", SHORT_LIFE)
+            spark.range(1).count()
+        finally:
+            os.dup2(terminal, 2)
+            os.close(terminal)
+        noise.seek(0)
+        yield Started(spark, noise.read())
+    stop_session(spark)
+
+
+@pytest.fixture
+def run_once(started: Started, monkeypatch: pytest.MonkeyPatch) -> RunOnce:
+    """For what a process of its own, with a Java of its own, would prove no better."""
+    from penstock.settings import load_shapes_settings
+    from penstock.shapes.app import Run, ShapesApp, check_without_spark
+    from penstock.shapes.progress import LoggedProgress
+    from penstock.shapes.shapes_file import load_shapes_file
+
+    once = Run(MASTER, {}, once=True)
+
+    def run(site: ShapesSite, **over: str) -> int:
+        variables = {
+            **site.postgres.env(site.database),
+            "REPLICATION_SLOT": site.slot,
+            "STANDBY_RETRY_INTERVAL_S": "0.2",
+            "LOG_MIN_FREE_BYTES": "0",
+            "STALL_S": "3",
+            "OPS_PORT": "0",
+            **over,
+        }
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+            # Where tasks find the database.
+            monkeypatch.setitem(started.spark.sparkContext.environment, name, value)
+        settings, file = load_shapes_settings(), load_shapes_file(site.file)
+        check_without_spark(settings, file, once)
+        app = ShapesApp(settings, file, once, spark=started.spark, progress=LoggedProgress())
+        return asyncio.run(app.run())
+
+    return run
