@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 
-from penstock.local.postgres import PrivatePostgres
 from tests.servers.capture_site import metric, readiness, wait_until
-from tests.servers.shapes_site import ShapesProcess, ShapesSite
+from tests.servers.shapes_site import ShapesProcess, ShapesSite, shape_lines
 
 LONG = 240.0
 MIB = 2**20
@@ -37,17 +35,17 @@ WRITE = f"""
 FLOOD = "INSERT INTO unfollowed SELECT repeat(md5(g::text), 64) FROM generate_series(1, 16384) g"
 
 
+@pytest.fixture
+def site(shapes_site: ShapesSite) -> ShapesSite:
+    shapes_site.sql(TABLES)
+    shapes_site.write_file(shape_lines("held"), shape_lines("free"))
+    return shapes_site
+
+
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_a_shape_that_fails_is_parked_before_it_stops_the_others(
-    postgres: PrivatePostgres, database: str, tmp_path: Path
-) -> None:
+def test_a_shape_that_fails_is_parked_before_it_stops_the_others(site: ShapesSite) -> None:
     """Until then it holds the log: its table counts, and catching up is cheaper than a copy."""
-    site = ShapesSite(postgres, database, tmp_path)
-    site.sql(TABLES)
-    site.write_file(
-        *(f'name = "{name}"\ntable = "public.{name}"\nflush_interval_ms = 100' for name in ("held", "free"))
-    )
     with site.shapes(
         LOG_MAX_BYTES=str(MIB), LEADER_TIMEOUT_S=str(TIMEOUT_S), STALL_S=str(STALL_S)
     ) as service:
@@ -91,15 +89,8 @@ def assert_others_go_on(site: ShapesSite, service: ShapesProcess) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_a_shape_that_is_stopped_costs_the_others_nothing(
-    postgres: PrivatePostgres, database: str, tmp_path: Path
-) -> None:
+def test_a_shape_that_is_stopped_costs_the_others_nothing(site: ShapesSite) -> None:
     """In this life and in the next one; it is copied when its table can be followed again."""
-    site = ShapesSite(postgres, database, tmp_path)
-    site.sql(TABLES)
-    site.write_file(
-        *(f'name = "{name}"\ntable = "public.{name}"\nflush_interval_ms = 100' for name in ("held", "free"))
-    )
     with site.shapes(LOG_MAX_BYTES=str(MIB), STALL_S=str(STALL_S)) as service:
         service.wait_for_log("snapshot_done", LONG, count=2)
         site.sql("ALTER TABLE held DROP CONSTRAINT held_pkey")

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 
 import pytest
 from deltalake import write_deltalake
 from pyarrow import table as arrow_table
 
-from penstock.local.postgres import PrivatePostgres
-from tests.servers.shapes_site import ShapesProcess, ShapesSite
+from tests.servers.shapes_site import ShapesProcess, ShapesSite, shape_lines
 
 LONG = 240.0
 COLUMNS = ("id", "v")
@@ -19,10 +17,6 @@ TABLES = "".join(
     f"CREATE TABLE {name} (id int PRIMARY KEY, v text); INSERT INTO {name} VALUES (1, 'old'), (5, 'old');"
     for name in ("stays", "goes", "edited", "comes")
 )
-
-
-def shape(name: str, *lines: str) -> str:
-    return "\n".join([f'name = "{name}"', f'table = "public.{name}"', "flush_interval_ms = 100", *lines])
 
 
 def hang_up(service: ShapesProcess) -> None:
@@ -35,17 +29,15 @@ def snapshots(service: ShapesProcess) -> list[str]:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_shapes_come_go_and_are_edited_without_a_restart(
-    postgres: PrivatePostgres, database: str, tmp_path: Path
-) -> None:
-    site = ShapesSite(postgres, database, tmp_path)
+def test_shapes_come_go_and_are_edited_without_a_restart(shapes_site: ShapesSite) -> None:
+    site = shapes_site
     site.sql(TABLES)
-    site.write_file(shape("stays"), shape("goes"), shape("edited"))
+    site.write_file(shape_lines("stays"), shape_lines("goes"), shape_lines("edited"))
     with site.shapes() as service:
         service.wait_for_log("snapshot_done", LONG, count=3)
         assert_a_bad_file_changes_nothing(site, service)
 
-        site.write_file(shape("stays"), shape("edited", 'where = "id > 3"'), shape("comes"))
+        site.write_file(shape_lines("stays"), shape_lines("edited", 'where = "id > 3"'), shape_lines("comes"))
         hang_up(service)
         said = service.wait_for_log("reloaded", LONG, count=2)
         assert (said["added"], said["removed"], said["edited"]) == (["comes"], ["goes"], ["edited"])
@@ -59,7 +51,7 @@ def test_shapes_come_go_and_are_edited_without_a_restart(
         assert site.rows("goes", COLUMNS) == [(1, "old"), (5, "old")], "its table stays as it was"
         assert 'penstock_shape_lag_seconds{shape="goes"}' not in service.metrics()
 
-        site.write_file(shape("stays"), shape("goes"))
+        site.write_file(shape_lines("stays"), shape_lines("goes"))
         hang_up(service)
         service.wait_for_log("snapshot_done", LONG, count=6)
         site.wait_equal("goes", COLUMNS, "SELECT id, v FROM goes", LONG, service)
@@ -76,9 +68,9 @@ def assert_a_bad_file_changes_nothing(site: ShapesSite, service: ShapesProcess) 
     for number, (added, trouble) in enumerate(
         {
             "name = ": "shapes.toml",
-            shape("nowhere"): "there is no table public.nowhere",
-            shape("comes", 'where = "nonsense("'): "where",
-            shape("comes"): "was not written by Penstock",
+            shape_lines("nowhere"): "there is no table public.nowhere",
+            shape_lines("comes", 'where = "nonsense("'): "where",
+            shape_lines("comes"): "was not written by Penstock",
         }.items(),
         1,
     ):
