@@ -70,11 +70,31 @@ def test_more_rows_than_are_kept_may_only_grow(monkeypatch: pytest.MonkeyPatch) 
     assert after(*frames, frame("T"), insert(1), frame("D", key=1)) == digest()
 
 
-def test_more_bytes_than_are_kept_may_only_grow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streamed_rows, "MOST_BYTES", len(insert(1)) * 3 // 2)
-    assert after(insert(1), frame("D", key=1)) == digest()
-    assert after(insert(1), insert(2), insert(3)) == digest((1, 0), (2, 0), (3, 0))
-    assert after(insert(1), insert(2), frame("D", key=1)) is None
+def test_what_was_shrunk_may_only_grow() -> None:
+    rows = StreamedRows(1)
+    for number in range(1, 9):
+        rows.take(insert(number))
+        rows.committed(100 * number)
+    whole = rows.kept_bytes
+    rows.shrink()
+    assert 0 < rows.kept_bytes < whole
+    assert rows.before(101) == digest((1, 0)), "it knows all that it knew"
+    rows.take(insert(9))
+    rows.committed(900)
+    nine = digest(*((number, 0) for number in range(1, 10)))
+    assert rows.before(901) == rows.expected == nine
+    while rows.kept_bytes:
+        rows.shrink()
+        assert rows.before(901) == nine
+    assert rows.before(900) is None
+    rows.take(frame("D", key=1))
+    rows.committed(1000)
+    assert rows.before(1001) is rows.expected is None
+    rows.take(frame("T"))
+    rows.take(insert(1))
+    rows.take(frame("D", key=1))
+    rows.committed(1100)
+    assert rows.before(1101) == digest()
 
 
 def test_what_it_held_before_each_position(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -225,6 +225,14 @@ class Collector:
         """Whether the catalog was looked at, and nothing is in doubt."""
         return self._doubts.is_certain
 
+    def is_hopeless(self, doubt: Doubt) -> bool:
+        """Whether the doubt's look was passed, and nothing that the server has could prove it wrong."""
+        return self.has_passed(doubt.look_lsn) and self._doubts.is_hopeless(doubt)
+
+    def expected_rows(self, doubt: Doubt) -> int | None:
+        """How many rows the stream has of what the doubt is about; None: not known."""
+        return self._doubts.expected_rows(doubt)
+
     def has_passed(self, lsn: int) -> bool:
         """Whether every transaction with a commit LSN below this one was taken."""
         return self._walk.safe_lsn >= lsn

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Set
+from typing import Final
 
 from penstock.postgres.snapshot import Content
 from penstock.shapes.change_log_index import Relation
 from penstock.shapes.rewrites import Doubt
 from penstock.shapes.streamed_rows import Digest, StreamedRows
+
+MOST_BYTES: Final = 64 << 20
+"""What all relations that are followed may take together."""
 
 
 class Doubts:
@@ -18,7 +22,10 @@ class Doubts:
     2. It is followed as long as it is in doubt, and else until the second look after that moment: what the
        stream has first, a look may have later.
     3. A doubt is proved wrong if the server has exactly the rows that the stream has, at one position.
-       Relations that aren't followed prove nothing.
+       Relations that aren't followed prove nothing, nor do those of which nothing is known any more: once
+       the stream has passed the look that brought the doubt, nobody has to ask the server (`is_hopeless`).
+    4. All rows together take at most MOST_BYTES. Where there are more, the relation that takes most knows
+       less from then on.
     """
 
     def __init__(self) -> None:
@@ -27,6 +34,7 @@ class Doubts:
         self._changed: set[Relation] = set()
         """By the open transaction."""
         self._looked_lsn = 0
+        self._kept_bytes = 0
 
     @property
     def open(self) -> list[Doubt]:
@@ -50,13 +58,19 @@ class Doubts:
     def take(self, relation: Relation, payload: bytes) -> None:
         """A change of any relation."""
         if self._streamed and relation in self._streamed:
-            self._streamed[relation].take(payload)
+            rows = self._streamed[relation]
+            before = rows.kept_bytes
+            rows.take(payload)
+            self._kept(rows.kept_bytes - before)
             self._changed.add(relation)
 
     def committed(self, commit_lsn: int) -> None:
         """The changes taken last are complete."""
         for relation in self._changed & self._streamed.keys():
-            self._streamed[relation].committed(commit_lsn)
+            rows = self._streamed[relation]
+            before = rows.kept_bytes
+            rows.committed(commit_lsn)
+            self._kept(rows.kept_bytes - before)
         self._changed.clear()
 
     def raise_all(self, doubts: Iterable[Doubt]) -> None:
@@ -75,6 +89,7 @@ class Doubts:
             for relation, rows in self._streamed.items()
             if relation in doubtful or relation in learned or rows.since_lsn > self._looked_lsn
         }
+        self._kept_bytes = sum(rows.kept_bytes for rows in self._streamed.values())
         for doubt in self._open.values():
             if doubt.is_new:
                 self.follow(doubt.member.relation, wal_lsn)
@@ -91,6 +106,24 @@ class Doubts:
         streamed = self._streamed.get(doubt.member.relation)
         known = None if streamed is None else streamed.before(content.cut_lsn)
         return known == Digest(content.rows, content.total)
+
+    def is_hopeless(self, doubt: Doubt) -> bool:
+        """Whether nothing that the server has could prove it wrong. Ask when its look was passed."""
+        return self.expected_rows(doubt) is None
+
+    def expected_rows(self, doubt: Doubt) -> int | None:
+        """How many rows the stream has of what the doubt is about; None: not known."""
+        streamed = self._streamed.get(doubt.member.relation)
+        expected = None if streamed is None else streamed.expected
+        return None if expected is None else expected.rows
+
+    def _kept(self, more_bytes: int) -> None:
+        self._kept_bytes += more_bytes
+        while self._kept_bytes > MOST_BYTES:
+            largest = max(self._streamed.values(), key=lambda rows: rows.kept_bytes)
+            before = largest.kept_bytes
+            largest.shrink()
+            self._kept_bytes -= before - largest.kept_bytes
 
     def close(self, doubt: Doubt) -> bool:
         """It is settled, one way or the other; returns whether it was open."""

@@ -9,9 +9,10 @@ from typing import Final, NamedTuple
 import msgspec
 
 MOST_ROWS: Final = 20_000
-MOST_BYTES: Final = 64 << 20
 """More are not kept. They are still counted and hashed, as long as rows are only added."""
 MOST_COMMITS: Final = 50_000
+_COMMIT_BYTES: Final = 250
+"""What it costs to know what the table held before a commit."""
 
 _Row = dict[str, str | None]
 
@@ -48,6 +49,8 @@ class StreamedRows:
        that is, a change that can't be read or has no key, more rows than are kept: from there on nothing is
        known, until a TRUNCATE.
     3. What it held before a position is told for the newest MOST_COMMITS transactions.
+    4. `kept_bytes` is about what this costs. Who has too many of these lets one `shrink`: its rows go, and
+       after that half of its transactions each time.
     """
 
     def __init__(self, since_lsn: int) -> None:
@@ -72,7 +75,7 @@ class StreamedRows:
         elif self._digest is not None:
             self._digest = self._after(self._digest, change)
             self._bytes += len(payload)
-            if self._rows is not None and (len(self._rows) > MOST_ROWS or self._bytes > MOST_BYTES):
+            if self._digest is None or (self._rows is not None and len(self._rows) > MOST_ROWS):
                 self._rows = None
 
     def committed(self, commit_lsn: int) -> None:
@@ -80,8 +83,30 @@ class StreamedRows:
         self._commits.append(commit_lsn)
         self._digests.append(self._digest)
         if len(self._commits) > MOST_COMMITS:
-            self._from_lsn = self._commits[MOST_COMMITS // 2] + 1
-            del self._commits[: MOST_COMMITS // 2 + 1], self._digests[: MOST_COMMITS // 2 + 1]
+            self._forget_commits()
+
+    @property
+    def kept_bytes(self) -> int:
+        """About how much memory it takes."""
+        return (0 if self._rows is None else self._bytes) + _COMMIT_BYTES * len(self._commits)
+
+    @property
+    def expected(self) -> Digest | None:
+        """What it holds by all transactions that were taken; None: not known."""
+        return self._digests[-1]
+
+    def shrink(self) -> None:
+        """Take less memory, at the price of knowing less."""
+        if self._rows is not None:
+            self._rows = None
+        else:
+            self._forget_commits()
+
+    def _forget_commits(self) -> None:
+        if self._commits:
+            half = len(self._commits) // 2 + 1
+            self._from_lsn = self._commits[half - 1] + 1
+            del self._commits[:half], self._digests[:half]
 
     def before(self, cut_lsn: int) -> Digest | None:
         """What it held by the transactions with a commit LSN below this one; None: not known."""

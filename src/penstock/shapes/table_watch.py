@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -13,6 +14,7 @@ from penstock.errors import PenstockError
 from penstock.postgres.snapshot import SnapshotStale, export_snapshot
 from penstock.shapes.change_log_index import Relation
 from penstock.shapes.ledger import Ledger
+from penstock.shapes.rewrites import Doubt
 from penstock.shapes.shape import Shape
 from penstock.shapes.shape_catalog import ShapeCatalog
 from penstock.shapes.snapshot_again import SnapshotAgain
@@ -23,6 +25,7 @@ _LOOK_EVERY_S: Final = 1.0
 _AFTER_FAILURE_S: Final = 5.0
 _ATTEMPTS: Final = 12
 _LOOK_AT_STREAM_S: Final = 0.1
+_PATIENCE_S: Final = 5.0
 
 _log = structlog.get_logger()
 
@@ -82,8 +85,13 @@ class TableWatch:
 
     async def _settle(self) -> None:
         """Hold the rows of doubtful tables against what the stream says."""
-        collector = self._ledger.collector
-        doubts, contents = collector.doubts, []
+        doubts, contents = await self._hopeful(), []
+        if not doubts:
+            return
+        collector, begun = self._ledger.collector, time.monotonic()
+        for doubt in doubts:
+            expected = collector.expected_rows(doubt)
+            _log.info("comparison_begins", table=str(doubt.member.relation), expected_rows=expected)
         try:
             async with export_snapshot(self._parameters) as exported:
                 for doubt in doubts:
@@ -105,9 +113,27 @@ class TableWatch:
         await self._until_passed(exported.cut_lsn)
         for doubt, content in contents:
             again = collector.settle(doubt, content)
-            if not again:
-                _log.info("rows_compared", table=str(doubt.member.relation), rows=content.rows)
+            _log.info(
+                "rows_differ" if again else "rows_compared",
+                table=str(doubt.member.relation),
+                rows=content.rows,
+                took_s=round(time.monotonic() - begun, 1),
+            )
             await self._make_anew(again)
+
+    async def _hopeful(self) -> list[Doubt]:
+        """The doubts that the server's rows may prove wrong. The others need no scan."""
+        collector = self._ledger.collector
+        doubts = collector.doubts
+        # A TRUNCATE that explains it all may still be on its way. Who waits in vain compares.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE_S):
+                await self._until_passed(max(doubt.look_lsn for doubt in doubts))
+        hopeless = [doubt for doubt in doubts if collector.is_hopeless(doubt)]
+        for doubt in hopeless:
+            _log.info("comparison_left_out", table=str(doubt.member.relation), detail=doubt.suspicion)
+            await self._make_anew(collector.give_up(doubt))
+        return [doubt for doubt in doubts if doubt not in hopeless]
 
     async def _until_passed(self, lsn: int) -> None:
         while True:

@@ -1,0 +1,125 @@
+"""What is in doubt, what it costs to know the rows, and when nobody need ask the server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from structlog.testing import capture_logs
+
+from penstock.capture.transaction_builder import TransactionBuilder
+from penstock.postgres.snapshot import Content
+from penstock.shapes import doubts as doubts_module
+from penstock.shapes import table_watch
+from penstock.shapes.change_log_index import Relation
+from penstock.shapes.collector import Collector
+from penstock.shapes.doubts import Doubts
+from penstock.shapes.rewrites import Doubt
+from penstock.shapes.snapshot_again import SnapshotAgain
+from penstock.shapes.streamed_rows import row_hash
+from penstock.shapes.table_tree import Member, Tree
+from penstock.shapes.table_watch import TableWatch
+
+TABLES = [Relation("public", f"t{number}") for number in range(20)]
+BUDGET = 20_000
+
+
+def insert(key: int, size: int = 100) -> bytes:
+    cells = [
+        {"name": "id", "type": "integer", "value": key},
+        {"name": "v", "type": "text", "value": "x" * size},
+    ]
+    pk = [{"name": "id", "type": "integer"}]
+    return json.dumps({"action": "I", "schema": "public", "table": "t", "columns": cells, "pk": pk}).encode()
+
+
+def delete(key: int) -> bytes:
+    pk = [{"name": "id", "type": "integer"}]
+    old = [{"name": "id", "type": "integer", "value": key}]
+    return json.dumps({"action": "D", "schema": "public", "table": "t", "identity": old, "pk": pk}).encode()
+
+
+def doubt_of(table: Relation, oid: int = 1) -> Doubt:
+    return Doubt(table, Member(table, oid, 7, "a"), 10, "it was rewritten", is_new=True)
+
+
+def content(*keys: int, cut: int, size: int = 100) -> Content:
+    return Content(cut, 1, 7, len(keys), sum(row_hash([str(key), "x" * size]) for key in keys))
+
+
+def test_all_relations_together_keep_a_bounded_number_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doubts_module, "MOST_BYTES", BUDGET)
+    doubts = Doubts()
+    for table in TABLES:
+        doubts.follow(table, 1)
+    doubts.raise_all(map(doubt_of, TABLES))
+    for key in range(50):
+        for table in TABLES:
+            doubts.take(table, insert(key))
+            doubts.committed(100 + key)
+            kept = sum(rows.kept_bytes for rows in doubts._streamed.values())
+            assert kept <= BUDGET, "a thousand rows of a hundred bytes are more"
+
+    for table in TABLES:
+        assert doubts.are_proved_wrong(doubt_of(table), content(*range(50), cut=150)), "rows were only added"
+        assert doubts.expected_rows(doubt_of(table)) == 50
+
+
+def test_the_largest_knows_less_and_the_others_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doubts_module, "MOST_BYTES", BUDGET)
+    large, small = TABLES[:2]
+    doubts = Doubts()
+    doubts.follow(large, 1)
+    doubts.follow(small, 1)
+    doubts.take(small, insert(1))
+    for key in range(30):
+        doubts.take(large, insert(key, 1000))
+    doubts.committed(100)
+    doubts.take(small, delete(1))
+    doubts.committed(200)
+    assert doubts.are_proved_wrong(doubt_of(small), content(cut=201))
+    assert not doubts.is_hopeless(doubt_of(large))
+    doubts.take(large, delete(1))
+    doubts.committed(300)
+    assert doubts.is_hopeless(doubt_of(large)), "which row that was nobody knows"
+    assert doubts.is_hopeless(doubt_of(TABLES[2])), "not followed"
+
+
+async def test_what_can_not_be_proved_needs_no_scan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server is not even asked: here is none."""
+    monkeypatch.setattr(table_watch, "_AFTER_FAILURE_S", 0.0)
+    table = TABLES[0]
+    tree = Tree(Member(table, 1, 1, "a"))
+    collector = Collector(
+        builder=TransactionBuilder(confirmed_lsn=10), shapes={"a": table}, trees=[tree], held={}
+    )
+    assert collector.check([tree._replace(table=tree.table._replace(filenode=2))], 50) == []
+    (doubt,) = collector.doubts
+    anew: list[SnapshotAgain] = []
+
+    async def make_anew(again: Sequence[SnapshotAgain]) -> None:
+        anew.extend(again)
+
+    watch = TableWatch(
+        [],
+        catalog=cast(Any, None),
+        ledger=cast(Any, SimpleNamespace(collector=collector)),
+        work=cast(Any, None),
+        make_anew=make_anew,
+        parameters={"host": "127.0.0.1", "port": 1},
+    )
+    assert not collector.is_hopeless(doubt), "a TRUNCATE may still be on its way"
+    collector._builder.keepalive(50)
+    assert collector.is_hopeless(doubt)
+
+    with capture_logs() as said:
+        async with asyncio.timeout(20):
+            await watch._settle()
+
+    assert [again.shape for again in anew] == ["a"]
+    assert [line["event"] for line in said] == ["comparison_left_out"]
+    assert not collector.doubts
