@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import struct
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,8 +12,9 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from penstock.capture.transaction_builder import TransactionBuilder
 from penstock.postgres.snapshot import Content
+from penstock.postgres.stream.walk import FrameWalk
+from penstock.postgres.wal2json import Wal2Json
 from penstock.shapes import doubts as doubts_module
 from penstock.shapes import table_watch
 from penstock.shapes.change_log_index import Relation
@@ -95,7 +97,10 @@ async def test_what_can_not_be_proved_needs_no_scan(monkeypatch: pytest.MonkeyPa
     table = TABLES[0]
     tree = Tree(Member(table, 1, 1, "a"))
     collector = Collector(
-        builder=TransactionBuilder(confirmed_lsn=10), shapes={"a": table}, trees=[tree], held={}
+        walk=FrameWalk(Wal2Json(), confirmed_lsn=10, needs_lsn=True),
+        shapes={"a": table},
+        trees=[tree],
+        held={},
     )
     assert collector.check([tree._replace(table=tree.table._replace(filenode=2))], 50) == []
     (doubt,) = collector.doubts
@@ -113,7 +118,7 @@ async def test_what_can_not_be_proved_needs_no_scan(monkeypatch: pytest.MonkeyPa
         parameters={"host": "127.0.0.1", "port": 1},
     )
     assert not collector.is_hopeless(doubt), "a TRUNCATE may still be on its way"
-    collector._builder.keepalive(50)
+    collector.take([memoryview(struct.pack("!cqqB", b"k", 50, 0, 0))], 0)
     assert collector.is_hopeless(doubt)
 
     with capture_logs() as said:
