@@ -361,6 +361,44 @@ async def test_a_copy_that_waits_while_its_shape_is_stopped_mends_it(
     assert desk.ledger.tracker.progress("a") is None, "nobody waits for it"
 
 
+async def test_a_snapshot_that_waits_for_its_cut_is_not_being_copied(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A leadership that ends waits for copies; making a cut may wait for others' transactions, for hours."""
+    await desk.work.flush("a")
+    cut = asyncio.Event()
+    seen: list[set[str]] = []
+
+    async def facts(_: Shape) -> TableFacts:
+        return FACTS
+
+    def snapshot(*_: object) -> JobDone:
+        seen.append(set(desk.work.copying))
+        return JobDone(300, 1)
+
+    @asynccontextmanager
+    async def waits(_parameters: object) -> AsyncIterator[FakeSnapshot]:
+        await cut.wait()
+        yield FakeSnapshot()
+
+    monkeypatch.setattr(desk.work, "_current_facts", facts)
+    monkeypatch.setattr(desk.jobs, "snapshot", snapshot)
+    monkeypatch.setattr(work, "_refuse_problems", lambda *_: None)
+    monkeypatch.setattr(work, "export_snapshot", waits)
+    await desk.make_anew([SnapshotAgain("a", "a label was renamed")])
+    desk.ledger.plan.start(time.monotonic())
+    copies = asyncio.create_task(desk.work.snapshot("a"))
+    await asyncio.sleep(0.01)
+    assert desk.ledger.plan.runs_snapshot("a")
+    assert desk.work.copying == set()
+
+    cut.set()
+    await copies
+
+    assert seen == [{"a"}]
+    assert desk.work.copying == set()
+
+
 async def test_a_copy_that_is_too_early_is_not_noted(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """The registry may have heard before why another one is needed: the note would undo that."""
     await desk.work.flush("a")

@@ -237,9 +237,8 @@ class ShapesApp:
             self._file = file
             self._removed |= set(news.removed)
             _log.info("reloaded", **{what: list(names) for what, names in news._asdict().items()})
-            leadership = self._leadership
-            if leadership is not None and not (news.is_empty and not leadership.has_stopped_shapes()):
-                leadership.give_up(news.not_as_before)
+            if self._leadership is not None:
+                give_up_if_other(self._leadership, file)
 
     async def _check_new_tables(self, file: ShapesFile, added: Collection[str]) -> None:
         """A leadership would be refused as a whole for a table that isn't ours."""
@@ -261,6 +260,16 @@ class ShapesApp:
     def _exposition(self) -> bytes:
         self._metrics.set_phase(self._health.phase)
         return self._metrics.exposition()
+
+
+def give_up_if_other(leadership: ShapesLeadership, file: ShapesFile) -> None:
+    """Let a leadership end that doesn't do as the file says, or whose stopped shapes are to be tried again.
+
+    What counts is the file that it began with: it may have been given up before, for another one.
+    """
+    news = compare_files(leadership.file, file)
+    if leadership.is_given_up or not news.is_empty or leadership.has_stopped_shapes():
+        leadership.give_up(news.not_as_before)
 
 
 async def read_facts(

@@ -74,7 +74,7 @@ class ShapesLeadership:
         stop: asyncio.Event,
     ) -> None:
         self._settings = settings
-        self._file = file
+        self.file = file
         self._make_jobs = make_jobs
         self._threads = threads
         self._log_directory = log_directory
@@ -126,7 +126,8 @@ class ShapesLeadership:
     def give_up(self, not_as_before: Set[str]) -> None:
         """End well and soon, so that another leadership begins with other shapes.
 
-        Copies that run are finished first, but for those of shapes that are `not_as_before`.
+        What is being copied is copied to its end first, but for shapes that are `not_as_before`. The last
+        call counts.
         """
         self._not_as_before = not_as_before
         self._given_up.set()
@@ -148,7 +149,7 @@ class ShapesLeadership:
         limits = self._settings.change_log
         log = ChangeLog(run, LogLimits.of(limits.max_bytes, limits.min_free_bytes))
         self._pipeline = pipeline = ShapesPipeline(
-            self._file.shapes,
+            self.file.shapes,
             prepared=prepared,
             stream=stream,
             decoder=decoder,
@@ -166,7 +167,7 @@ class ShapesLeadership:
         self._health.start_streaming(freshness, awake_or_asleep())
         self.has_led = True
         self._metrics.leaderships.inc()
-        _log.info("streaming", shapes=len(self._file.shapes), run=run_id, **describe(prepared.slot))
+        _log.info("streaming", shapes=len(self.file.shapes), run=run_id, **describe(prepared.slot))
         try:
             await self._run_together(pipeline, watchdog, freshness)
         finally:

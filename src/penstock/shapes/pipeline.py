@@ -208,8 +208,8 @@ class ShapesPipeline:
         return {each.shape: each.error or "" for each in statuses if each.state is ShapeState.STOPPED}
 
     def copied_shapes(self) -> set[str]:
-        """The shapes whose snapshots run."""
-        return {shape.name for shape in self._shapes if self.ledger.plan.runs_snapshot(shape.name)}
+        """The shapes whose rows are being copied."""
+        return set(self.work.copying)
 
     def complaints(self, now: float, stall_s: float) -> dict[str, str]:
         """A sentence for each shape that holds something up."""

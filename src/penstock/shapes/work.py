@@ -78,6 +78,8 @@ class Work:
         self._unread: dict[str, int] = {}
         """How often changes of a shape had a layout that its table doesn't have."""
         self._turns = {shape.name: asyncio.Lock() for shape in shapes}
+        self.copying: set[str] = set()
+        """Shapes whose rows are on their way into a new table. Others' snapshots wait for their cut."""
         self.rows = dict.fromkeys(self._shapes, 0)
         """Changes applied and rows copied in this leadership, by shape."""
 
@@ -162,7 +164,10 @@ class Work:
     async def snapshot(self, shape: str) -> None:
         """Copy the Postgres table as of one moment, and put it in place of the shape's table."""
         async with self._turns[shape]:
-            await self._snapshot(self._shapes[shape])
+            try:
+                await self._snapshot(self._shapes[shape])
+            finally:
+                self.copying.discard(shape)
 
     async def _snapshot(self, shape: Shape) -> None:
         # Before it is pinned: one that can't be copied costs the others nothing.
@@ -182,6 +187,7 @@ class Work:
             _log.info(
                 "snapshot_started", shape=shape.name, cut=format_lsn(exported.cut_lsn), parts=len(parts)
             )
+            self.copying.add(shape.name)
             await self._note_copy(shape.name, Copy(exported.cut_lsn, facts))
             fault_points.reached(fault_points.SNAPSHOT_COPYING)
             done = await self._threads.run(
