@@ -9,7 +9,7 @@ from typing import Final
 import structlog
 
 from penstock.abandonable import in_daemon_thread
-from penstock.capture.leadership import Leadership
+from penstock.capture.leadership import RELEASE_S, Leadership
 from penstock.capture.slot_memory import SlotMemory
 from penstock.kinesis.client import KinesisClient, RecordSink
 from penstock.leader_cycle import LeaderCycle
@@ -20,8 +20,6 @@ from penstock.postgres.slot_monitor import SlotMonitor
 from penstock.settings import CaptureSettings
 
 _THREAD_SWITCH_S: Final = 0.0002
-_LAST_WORDS_S: Final = 0.9
-"""For the last note and status, behind a drain that took all of its time."""
 
 _log = structlog.get_logger()
 
@@ -53,7 +51,7 @@ class CaptureApp:
         watching = asyncio.create_task(monitor.run(), name="slot monitor")
         serving = asyncio.create_task(self._serve(), name="serve")
         ended = await self._cycle.ends_in_time(
-            serving, grace_s=self._settings.leader.shutdown_drain_s + _LAST_WORDS_S
+            serving, grace_s=self._settings.leader.shutdown_drain_s + RELEASE_S
         )
         watching.cancel()
         self._health.enter(Phase.STOPPED)

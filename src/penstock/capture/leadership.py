@@ -31,8 +31,10 @@ from penstock.postgres.timeline import ServerIdentity
 from penstock.postgres.watchdog import Watchdog
 from penstock.settings import CaptureSettings
 
-_LAST_WORDS_S: Final = 0.8
+LAST_WORDS_S: Final = 0.8
 """For the last requests, the last note and the last status, behind a drain that took all of its time."""
+RELEASE_S: Final = LAST_WORDS_S + 0.1
+"""By then a leadership is over, lines and threads included, unless something hangs. Below a second."""
 
 _log = structlog.get_logger()
 
@@ -228,14 +230,14 @@ class Leadership:
         _log.info("draining", pending=pipeline.tracker.pending_count)
         drain_s = self._settings.leader.shutdown_drain_s
         drained_by = time.monotonic() + drain_s
-        self._over_by = drained_by + _LAST_WORDS_S
+        self._over_by = drained_by + LAST_WORDS_S
         reader.cancel()
         await asyncio.wait([reader])
         try:
             async with asyncio.timeout(drain_s - min(self._settings.request_timeouts.read_s, drain_s / 2)):
                 await pipeline.publisher.drained()
         except TimeoutError:
-            await pipeline.publisher.finish(until=drained_by + _LAST_WORDS_S / 2)
+            await pipeline.publisher.finish(until=drained_by + LAST_WORDS_S / 2)
         if pipeline.tracker.pending_count:
             _log.warning("drain_incomplete", pending=pipeline.tracker.pending_count)
         try:
