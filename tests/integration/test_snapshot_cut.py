@@ -34,6 +34,10 @@ T = Relation("public", "t")
 JOURNAL = Relation("public", "journal")
 SLOT = "permanent_{}"
 DEADLINE_S = 30.0
+TIME_LIMITS = """
+SELECT name FROM pg_settings WHERE name IN ('statement_timeout', 'lock_timeout',
+'idle_in_transaction_session_timeout', 'idle_session_timeout', 'transaction_timeout')
+"""
 TEMPORARY = "SELECT slot_name FROM pg_replication_slots WHERE temporary"
 WAITS_FOR_A_TRANSACTION = (
     "SELECT transactionid::text FROM pg_locks JOIN pg_replication_slots ON pid = active_pid"
@@ -341,6 +345,21 @@ async def test_time_limits_for_ordinary_sessions_do_not_end_the_holder(site: Sit
             lives = f"SELECT pid FROM pg_stat_activity WHERE pid = {pid}"
             await until(lambda: not site.psql(lives), "an ordinary session is ended")
         assert await snapshot.parts([T]) == [SnapshotPart(T, 0, None)]
+
+
+async def test_no_time_limit_ends_a_session_that_copies(site: Site) -> None:
+    """Whatever limits this server knows, but for the one on waiting for the table, which is ours."""
+    known = [name for (name,) in site.psql(TIME_LIMITS)]
+    for setting in known:
+        site.psql(f"ALTER DATABASE \"{site.database}\" SET {setting} = '60s'")
+    async with export_snapshot(site.parameters) as snapshot:
+        (part,) = await snapshot.parts([T])
+        with closing(connect_for_copy()) as connection:
+            list(copy_part(connection, snapshot.name, ["id"], part))
+            left = {name: connection.execute(f"SHOW {name}").fetchone() for name in known}
+
+    assert "statement_timeout" in left
+    assert left == dict.fromkeys(known, ("0",)) | {"lock_timeout": ("3s",)}
 
 
 async def test_parts_hold_every_row_once_while_rows_move_and_the_table_grows(site: Site) -> None:

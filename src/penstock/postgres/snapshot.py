@@ -30,6 +30,7 @@ from penstock.postgres.connection import (
     QUALIFIED_NAMES,
     connect,
     connection_parameters,
+    later_limits,
     one_line,
     refusal,
     with_options,
@@ -48,13 +49,6 @@ _SILENCE_LIMIT_S: Final = 30.0
 # an end of patience all three, and everybody behind them, would wait for ever.
 _PATIENCE: LiteralString = "SET lock_timeout = '3s'"
 
-# An operator's limits for ordinary sessions would end ours, which wait and copy for hours. Which of these
-# settings there are depends on the server's version.
-_NO_TIME_LIMITS: LiteralString = """
-SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings WHERE name IN
-('statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout', 'idle_session_timeout',
- 'transaction_timeout')
-"""
 # Functions look into the catalog as it is now, while the query itself sees it as the snapshot does.
 _LOOK: LiteralString = """
 SELECT c.relkind = 'r',
@@ -166,7 +160,6 @@ async def export_snapshot(
     """
     holder = await connect(parameters)
     try:
-        await _without_time_limits(holder)
         yield await _export(holder, parameters, plugin)
     finally:
         holder.pgconn.finish()
@@ -175,7 +168,6 @@ async def export_snapshot(
 async def _export(holder: AsyncConnection, parameters: dict[str, Any], plugin: str) -> ExportedSnapshot:
     walsender = await connect({**parameters, "replication": "database"})
     try:
-        await _without_time_limits(walsender)
         cut_lsn, slot_snapshot = await _create_slot(walsender, plugin)
         for statement in _importing(slot_snapshot):
             await holder.execute(statement)
@@ -202,13 +194,6 @@ async def _create_slot(walsender: AsyncConnection, plugin: str) -> tuple[int, st
         raise translate(error, slot=name, plugin=plugin) from error
     assert row is not None, "the command answers with a row"
     return parse_lsn(row[1]), row[2]
-
-
-async def _without_time_limits(connection: AsyncConnection) -> None:
-    try:
-        await connection.execute(_NO_TIME_LIMITS)
-    except psycopg.Error as error:
-        raise LineLost(f"the server ended the session: {one_line(error)}") from error
 
 
 def connect_for_copy() -> Connection:
@@ -242,7 +227,8 @@ def copy_part(
     meanwhile. SnapshotStale also if somebody waits to truncate or alter it. Its errors show no values.
     """
     try:
-        connection.execute(_NO_TIME_LIMITS)
+        if limits := later_limits(connection.info.server_version):
+            connection.execute(limits.encode())
         connection.execute(_PATIENCE)
         for statement in _importing(snapshot_name):
             connection.execute(statement)
