@@ -5,11 +5,14 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import pytest
+
 from penstock import fault_points
 from penstock.local.postgres import PrivatePostgres
 from tests.servers.shapes_site import ShapesSite
 
 
+@pytest.mark.timeout(600)
 def test_a_copy_that_the_registry_has_not_heard_of_is_found(
     postgres: PrivatePostgres, database: str, tmp_path: Path
 ) -> None:

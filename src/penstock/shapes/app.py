@@ -39,7 +39,7 @@ from penstock.shapes.reload import compare_files, terminal_is_gone
 from penstock.shapes.shape_catalog import ShapeCatalog
 from penstock.shapes.shapes_file import ShapeFileError, ShapesFile, load_shapes_file
 from penstock.shapes.table_facts import TableFacts
-from penstock.spark.log_check import blind_hosts, runs_in_driver
+from penstock.spark.log_check import blind_hosts, cancel_look, runs_in_driver
 from penstock.spark.session import open_session, stop_session
 from penstock.spark.session_conf import check_conf
 from penstock.spark.shape_jobs import SparkJobs
@@ -49,6 +49,9 @@ EXIT_DONE: Final = 0
 EXIT_STALLED: Final = 1
 EXIT_ANOTHER_LEADS: Final = 3
 EXIT_SPARK_GONE: Final = 4
+
+_SAY_AFTER_S: Final = 5.0
+_EXECUTORS_WITHIN_S: Final = 60.0
 
 _log = structlog.get_logger()
 
@@ -197,9 +200,37 @@ class ShapesApp:
         if runs_in_driver(self._run.master):
             return
         directory = self._log_directory()
-        hosts = await asyncio.to_thread(blind_hosts, self._spark, directory)
+        looking = asyncio.create_task(self._threads.run(blind_hosts, self._spark, directory))
+        try:
+            hosts = await self._answered(looking)
+        finally:
+            looking.cancel()
+            await self._threads.settle(partial(cancel_look, self._spark))
         if hosts:
             _log.error("log_not_shared", detail=str(not_shared(directory, ", ".join(hosts))))
+
+    async def _answered(self, looking: asyncio.Task[list[str]]) -> list[str]:
+        """What executors say; nothing if none of them answers for long, or a signal comes."""
+        stopped = asyncio.create_task(self._cycle.stop.wait())
+        ends = [looking, stopped]
+        what = f"executors of {self._run.master}, asked whether they see the log's directory"
+        try:
+            await asyncio.wait(ends, timeout=_SAY_AFTER_S, return_when=asyncio.FIRST_COMPLETED)
+            if not looking.done() and not stopped.done():
+                _log.warning("executors_awaited", waits_for=what)
+                rest_s = _EXECUTORS_WITHIN_S - _SAY_AFTER_S
+                await asyncio.wait(ends, timeout=rest_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopped.cancel()
+        if looking.done():
+            return looking.result()
+        if not self._cycle.stop.is_set():
+            _log.error(
+                "log_not_checked",
+                detail=f"no answer within {_EXECUTORS_WITHIN_S:g} s from {what}. Fix: see whether the cluster"
+                " has room for this application; no snapshot and no larger flush ends before that",
+            )
+        return []
 
     async def _check(self, file: ShapesFile) -> None:
         """ShapeFileError for shapes that can't work."""

@@ -1,0 +1,81 @@
+"""A cluster that has no executors to give: the start doesn't wait for ever, says why, and hears signals."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from structlog.testing import capture_logs
+
+from penstock.settings import load_shapes_settings
+from penstock.shapes import app as module
+from penstock.shapes.app import Run, ShapesApp
+from penstock.shapes.progress import LoggedProgress
+from penstock.shapes.shape import Shape, TableName
+from penstock.shapes.shapes_file import ShapesFile
+from penstock.spark import log_check
+from tests.spark.conftest import Started
+
+FILE_SHAPE = Shape("t", TableName("public", "t"))
+
+
+@pytest.fixture
+def app(started: Started, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ShapesApp:
+    """One whose executors never answer: every task of the look at the log hangs."""
+    monkeypatch.setattr(module, "blind_hosts", _never)
+    file = ShapesFile("shapes.toml", str(tmp_path / "lake"), (FILE_SHAPE,))
+    run = Run("spark://nobody:7077", {})
+    return ShapesApp(load_shapes_settings(), file, run, spark=started.spark, progress=LoggedProgress())
+
+
+def _hang(_: int) -> bool:
+    time.sleep(3600)
+    return True
+
+
+def _never(spark: SparkSession, directory: Path) -> list[str]:
+    """As `blind_hosts`, but that its tasks are given no executor."""
+
+    class Context:
+        defaultParallelism = 1
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(spark.sparkContext, name)
+
+        def parallelize(self, numbers: range, places: int) -> Any:
+            return spark.sparkContext.parallelize(numbers, places).filter(_hang)
+
+    class Session:
+        sparkContext = Context()
+
+    return log_check.blind_hosts(Session(), directory)  # type: ignore[arg-type]
+
+
+async def test_it_goes_on_after_a_while_and_says_what_it_waited_for(
+    app: ShapesApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_SAY_AFTER_S", 0.5)
+    monkeypatch.setattr(module, "_EXECUTORS_WITHIN_S", 1.0)
+
+    with capture_logs() as said:
+        async with asyncio.timeout(60):
+            await app._check_log()
+
+    assert [line["event"] for line in said] == ["executors_awaited", "log_not_checked"]
+    assert "executors of spark://nobody:7077" in said[-1]["detail"]
+    assert "executors of spark://nobody:7077" in said[0]["waits_for"]
+    assert os.listdir(tmp_path / "lake" / "_penstock" / "log") == [], "its marker is gone"
+
+
+async def test_a_signal_ends_it(app: ShapesApp) -> None:
+    check = asyncio.create_task(app._check_log())
+    await asyncio.sleep(0.5)
+    assert not check.done()
+    app._cycle.stop.set()
+    async with asyncio.timeout(60):
+        await check
