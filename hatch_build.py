@@ -18,7 +18,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 _ROOT = Path(__file__).parent
-_PLACE = Path("src", "penstock", "spark", "java")
+_PLACE = Path("src", "penstock", "lake", "delta", "java")
 _RELEASE = "17"
 _TIMEOUT_S = 120
 
@@ -42,7 +42,7 @@ def classpath() -> list[Path]:
     """Spark's jars and Delta's; the latter are fetched if they aren't in the cache."""
     sys.path.insert(0, str(_ROOT / "src"))
     try:
-        from penstock.spark import jars
+        from penstock.lake.spark import jars
     finally:
         sys.path.pop(0)
     import pyspark

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from penstock.log_offset import OP_INFINITY, LogOffset
-from penstock.shapes.change_log import ChangeLog, LogLimits
-from penstock.shapes.change_log_index import Relation, SegmentRange
-from penstock.shapes.change_log_reader import read_segment
+from penstock.changelog.index import Relation, SegmentRange
+from penstock.changelog.log import ChangeLog, LogLimits
+from penstock.changelog.segment_reader import read_segment
+from penstock.model.log_offset import OP_INFINITY, LogOffset
 
 ORDERS = Relation("public", "orders")
 ITEMS = Relation("public", 'it."ems')

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.shapes.flusher import FlushLimits
+from penstock.shapes.pace.flush_plan import FlushLimits
 
 
 def flush_limits(*, flushes: int, pending_bytes: int, longest_backoff_s: float) -> FlushLimits:

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from penstock.spark.decode import Column
-from penstock.spark.type_map import DATE_INFINITY, TIMESTAMP_INFINITY
+from penstock.decoding.rows import Column
+from penstock.decoding.type_map import DATE_INFINITY, TIMESTAMP_INFINITY
 
 ASK: Final = object()
 """An expected value that Postgres itself computes, with the case's `ticks`."""

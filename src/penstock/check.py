@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 
 from penstock.abandonable import in_daemon_thread
 from penstock.finding import Finding, Level, as_json, as_text, worst
-from penstock.kinesis.preflight import check_quarantine, check_stream
-from penstock.postgres.preflight import check_capture_postgres
-from penstock.settings import CaptureSettings, ShapesSettings
-from penstock.shapes.shapes_file import ShapesFile
+from penstock.kinesis.stream_check import check_quarantine, check_stream
+from penstock.postgres.preflight.server import check_capture_postgres
+from penstock.settings.settings import CaptureSettings, ShapesSettings
+from penstock.shapes.definition.shapes_file import ShapesFile
 
 EXIT_FAILED = 1
 
@@ -34,8 +34,8 @@ def find_for_shapes(
 ) -> list[Finding]:
     """Look at everything that shapes need; Spark last, since its start takes seconds."""
     # A check of a capture works without Spark's packages.
-    from penstock.shapes.preflight import Read, check_storage_of, look_at_shapes
-    from penstock.spark.preflight import check_spark
+    from penstock.lake.jobs.spark_check import check_spark
+    from penstock.shapes.definition.shapes_check import Read, check_storage_of, look_at_shapes
 
     read = Read()
     log_directory = settings.change_log.directory_for(file.storage, settings.replication.slot)

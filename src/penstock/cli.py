@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from penstock.errors import PenstockError
-from penstock.settings import SettingsError, load_capture_settings, load_shapes_settings
+from penstock.settings.settings import SettingsError, load_capture_settings, load_shapes_settings
 
 EXIT_BAD_SETTINGS = 2
 
@@ -150,7 +150,7 @@ def _spark_setting(text: str) -> tuple[str, str]:
 
 def _shapes(arguments: argparse.Namespace) -> int:
     from penstock.ops.logs import configure
-    from penstock.shapes.shapes_file import load_shapes_file
+    from penstock.shapes.definition.shapes_file import load_shapes_file
 
     settings = load_shapes_settings()
     file = load_shapes_file(arguments.config)
@@ -172,12 +172,12 @@ def _shapes(arguments: argparse.Namespace) -> int:
 
 def _verify(arguments: argparse.Namespace) -> int:
     from penstock.ops.logs import configure
-    from penstock.shapes.shapes_file import load_shapes_file
+    from penstock.shapes.definition.shapes_file import load_shapes_file
 
     settings = load_shapes_settings()
     file = load_shapes_file(arguments.config)
     _need_spark()
-    from penstock.shapes.verify_app import VerifyRun, run_verify
+    from penstock.shapes.verify.command import VerifyRun, run_verify
 
     configure(log_format=settings.log.format, level=settings.log.level)
     run = VerifyRun(
@@ -264,7 +264,7 @@ def _leave_at_once() -> NoReturn:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    from penstock.ops.status import as_json, as_text, ask
+    from penstock.ops.status_command import as_json, as_text, ask
 
     # Both services have these settings, and shapes need no others.
     ops = load_shapes_settings().ops
@@ -278,7 +278,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
     if arguments.config is None:
         return report(asyncio.run(find(load_capture_settings())), json=arguments.json)
-    from penstock.shapes.shapes_file import load_shapes_file
+    from penstock.shapes.definition.shapes_file import load_shapes_file
 
     settings = load_shapes_settings()
     file = load_shapes_file(arguments.config)

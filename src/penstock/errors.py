@@ -1,23 +1,23 @@
 """The error tree.
 
     PenstockError
-    ├── SettingsError                 a bad variable (settings.py); exit 2
+    ├── SettingsError                 a bad variable (settings/settings.py); exit 2
     ├── OpsPortTaken                  the ops port can't be bound (ops/server.py); exit 2
     ├── LocalServerError              a private server can't run here (local/errors.py)
     ├── ProcessFailed, …              a child process of demo, bench or tests (local/penstock_process.py)
-    ├── ShapeFileError                a bad shapes file (shapes/shapes_file.py); exit 2
-    ├── ShapeStopped                  a shape whose table was altered, until somebody acts (shapes/work.py)
+    ├── ShapeFileError                a bad shapes file (shapes/definition/shapes_file.py); exit 2
+    ├── ShapeStopped                  a table was altered; until somebody acts (shapes/flushing/work.py)
     ├── ShapeStalled                  a shape that `--once` waits for in vain (shapes/leadership.py); exit 1
-    ├── RegistryError                 the registry of shapes can't be read or written (shapes/registry.py)
-    ├── ChangeLogBroken, …            the log on disk can't be trusted (shapes/change_log_errors.py)
-    ├── DecodeError                   a value that doesn't fit its column (spark/decode.py)
+    ├── RegistryError                 the registry can't be read or written (shapes/registry/registry.py)
+    ├── ChangeLogBroken, …            the log on disk can't be trusted (changelog/errors.py)
+    ├── DecodeError                   a value that doesn't fit its column (decoding/rows.py)
     │   └── LayoutChanged             a frame of a table that was altered
-    ├── SparkFailed, SparkError, …    Spark doesn't start, or a job failed (spark/session.py)
-    ├── JarsMissing, LogStoreMissing  what Spark needs isn't there (spark/jars.py, log_store.py)
-    ├── CannotCompare                 `verify` has no answer (spark/verify_jobs.py); exit 2
-    ├── TableConflict, OffsetRefused  a table that somebody else has written (spark/table.py)
-    ├── LogQueryError                 a query of the log that can't be answered (spark/changes_source.py)
-    ├── QuarantineError               the quarantine can't store a payload (kinesis/quarantine.py)
+    ├── SparkFailed, SparkError, …    Spark doesn't start, or a job failed (lake/spark/session.py)
+    ├── JarsMissing, LogStoreMissing  what Spark needs isn't there (lake/spark/jars.py, log_store.py)
+    ├── CannotCompare                 `verify` has no answer (lake/jobs/verify_jobs.py); exit 2
+    ├── TableConflict, OffsetRefused  a table that somebody else has written (lake/delta/table.py)
+    ├── LogQueryError                 a query of the log that can't be answered (sources/log_source.py)
+    ├── QuarantineError               the quarantine can't store a payload (kinesis/write/quarantine.py)
     ├── KeyRecovered                  what waited behind a failing key has to be read again
     ├── SinkOutage                    nothing accepted for SINK_OUTAGE_DISCONNECT_S
     └── PostgresError
@@ -28,22 +28,22 @@
         │   └── LockLost              ... because the lock is gone
         ├── SlotBusy                  the slot is active for a walsender that isn't ours
         ├── ProtocolViolation         a frame that we don't know
-        ├── SnapshotStale             a table was rewritten under its snapshot (postgres/snapshot.py)
+        ├── SnapshotStale             a table was rewritten under its snapshot (postgres/snapshot/export.py)
         └── NeedsOperator             nothing changes until somebody acts; retried slowly
             ├── SlotInvalid           wal_status is `lost`: its WAL is gone
-            ├── SynchronousStandby    commits would wait for our walsender (postgres/synchronous.py)
+            ├── SynchronousStandby    commits would wait for our walsender (postgres/leader/synchronous.py)
             ├── SlotMismatch          the slot is of another kind, plugin or database
             ├── PluginForbidden       output_plugin_libraries does not list wal2json
             ├── PluginMissing         wal2json is not installed on the server
             ├── PluginOptionRefused   the server's wal2json doesn't take one of our options
             ├── RoleLacksReplication  the role may not replicate
             ├── WalLevelTooLow        wal_level is not logical
-            ├── TableUnreadable       the role can't read all rows of a table (postgres/snapshot.py)
+            ├── TableUnreadable       the role can't read all rows of a table (postgres/snapshot/export.py)
             ├── ShapesRefused         shapes, storage and database don't go together (shapes/preparation.py)
             └── NoSpareSlot           max_replication_slots or max_wal_senders is used up
 
 Every error takes one string, the sentence that an operator reads; that keeps them picklable. What each of
-them means for the leader cycle stands in retry_policy.py.
+them means for the leader cycle stands in service/retry_policy.py.
 """
 
 from __future__ import annotations

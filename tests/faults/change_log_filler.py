@@ -14,10 +14,10 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.log_offset import BEFORE_ALL
-from penstock.shapes.change_log import ChangeLog
-from penstock.shapes.change_log_errors import ChangeLogBroken
-from penstock.shapes.change_log_runs import create_run, remove_run
+from penstock.changelog.errors import ChangeLogBroken
+from penstock.changelog.log import ChangeLog
+from penstock.changelog.runs import create_run, remove_run
+from penstock.model.log_offset import BEFORE_ALL
 from tests.change_log_rows import Row, rows_of
 from tests.faults.change_log_writer import LIMITS, changes_of
 

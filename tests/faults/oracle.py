@@ -15,9 +15,9 @@ from urllib.parse import unquote, urlsplit
 import psycopg
 from psycopg.rows import scalar_row
 
-from penstock.lsn import format_lsn, parse_lsn
+from penstock.decoding.wal2json import replication_options
+from penstock.model.lsn import format_lsn, parse_lsn
 from penstock.postgres.connection import PINNED_SESSION
-from penstock.postgres.wal2json import replication_options
 from tests.servers.request_log import LoggedRequest
 
 _SAMPLE_EVERY_S = 0.05

@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 from deltalake import DeltaTable
 
-from penstock.lsn import parse_lsn
+from penstock.model.lsn import parse_lsn
 from tests.servers.shapes_site import ShapesProcess, ShapesSite
 
 ACCOUNTS = 12

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from penstock.local.kinesis import LocalKinesis, StoredRecord
-from penstock.lsn import parse_lsn
+from penstock.model.lsn import parse_lsn
 
 _SHOWN = 10
 

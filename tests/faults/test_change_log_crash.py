@@ -14,10 +14,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from penstock.log_offset import LAST_BEFORE_REAL, LogOffset
-from penstock.shapes.change_log import ChangeLog
-from penstock.shapes.change_log_runs import create_run
-from penstock.shapes.change_log_scan import ScannedRun, scan_run
+from penstock.changelog.log import ChangeLog
+from penstock.changelog.runs import create_run
+from penstock.changelog.scan import ScannedRun, scan_run
+from penstock.model.log_offset import LAST_BEFORE_REAL, LogOffset
 from tests.change_log_rows import Row, rows_of, txn
 from tests.faults.change_log_filler import SECOND_LAST, SEED, FullDisk
 from tests.faults.change_log_writer import FAULTS, LIMITS, changes_of

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.local.kinesis import LocalKinesis
 from penstock.local.postgres import PrivatePostgres
-from penstock.lsn import parse_lsn
+from penstock.model.lsn import parse_lsn
 from tests.faults.stream_checks import (
     assert_last_occurrences_in_order,
     assert_nothing_missing,

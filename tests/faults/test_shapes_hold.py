@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from penstock.local.postgres import PrivatePostgres
-from penstock.lsn import format_lsn
+from penstock.model.lsn import format_lsn
 from tests.faults.shapes_load import (
     Bank,
     Reader,

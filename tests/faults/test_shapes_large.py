@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock.lake.spark.session_conf import session_conf
 from penstock.local.postgres import PrivatePostgres
-from penstock.spark.session_conf import session_conf
 from tests.servers.shapes_site import ShapesProcess, ShapesSite
 
 LONG = 600.0

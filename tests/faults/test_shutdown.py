@@ -16,7 +16,7 @@ import pytest
 from penstock.local.kinesis import LocalKinesis
 from penstock.local.penstock_process import PENSTOCK
 from penstock.local.postgres import PrivatePostgres
-from penstock.lsn import parse_lsn
+from penstock.model.lsn import parse_lsn
 from tests.faults.stream_checks import (
     Change,
     assert_last_occurrences_in_order,

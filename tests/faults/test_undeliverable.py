@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.kinesis.undeliverable import REFUSAL_PATIENCE_S
+from penstock.kinesis.write.undeliverable import REFUSAL_PATIENCE_S
 from tests.faults.oracle import payload_of
 from tests.faults.rig import Rig, assert_calm, check_stream
 from tests.faults.stream_checks import Change

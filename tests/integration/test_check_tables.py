@@ -11,10 +11,10 @@ from psycopg.sql import Literal
 
 from penstock.finding import Finding, Level
 from penstock.local.postgres import PrivatePostgres
+from penstock.postgres.catalog.table_patterns import parse_patterns
 from penstock.postgres.connection import connect
-from penstock.postgres.preflight_queries import read_tables
-from penstock.postgres.preflight_tables import TableFacts, TableRules, judge_tables
-from penstock.postgres.table_patterns import parse_patterns
+from penstock.postgres.preflight.queries import read_tables
+from penstock.postgres.preflight.tables import TableFacts, TableRules, judge_tables
 from tests.servers.slots import SlotWatch
 
 SLOT = "check_tables"

@@ -9,11 +9,11 @@ from collections import Counter
 import psycopg
 import pytest
 
+from penstock.decoding.wal2json import replication_options
 from penstock.local.kinesis import LocalKinesis
 from penstock.local.postgres import PrivatePostgres
-from penstock.ops.health import Phase
 from penstock.postgres.connection import PINNED_SESSION
-from penstock.postgres.wal2json import replication_options
+from penstock.status.health import Phase
 from tests.faults.stream_checks import Change, read_changes
 from tests.servers.capture_site import CaptureSite, metric, readiness, wait_for_phase, wait_until
 

@@ -9,8 +9,8 @@ import pytest
 from botocore.exceptions import ReadTimeoutError
 from moto.server import ThreadedMotoServer
 
-from penstock.shapes.registry import FileRegistry, Registry, RegistryError
-from penstock.shapes.registry_places import S3Registry, open_registry
+from penstock.shapes.registry.places import S3Registry, open_registry
+from penstock.shapes.registry.registry import FileRegistry, Registry, RegistryError
 
 STORAGE = "s3a://lake/some where"
 OLD = Registry(system_id="7", timeline=1, slot="shapes", ceiling_lsn=100)

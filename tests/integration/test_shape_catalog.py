@@ -12,14 +12,14 @@ import pytest
 from psycopg import AsyncConnection
 from psycopg.conninfo import conninfo_to_dict
 
+from penstock.changelog.index import Relation
+from penstock.decoding.rows import Column
 from penstock.errors import ConnectionFailed
 from penstock.local.postgres import PrivatePostgres
+from penstock.postgres.catalog.table_catalog import ShapeCatalog
+from penstock.postgres.catalog.table_facts import IndexFacts, LeafFacts, TableFacts, is_unreadable, to_columns
+from penstock.postgres.catalog.table_tree import Found, Member, Tree
 from penstock.postgres.connection import PINNED_SESSION, connect
-from penstock.shapes.change_log_index import Relation
-from penstock.shapes.shape_catalog import ShapeCatalog
-from penstock.shapes.table_facts import IndexFacts, LeafFacts, TableFacts, is_unreadable, to_columns
-from penstock.shapes.table_tree import Found, Member, Tree
-from penstock.spark.decode import Column
 
 Sql = Callable[..., None]
 EVENTS = Relation("public", "events")

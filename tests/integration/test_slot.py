@@ -13,7 +13,7 @@ import pytest
 from penstock.local.kinesis import LocalKinesis
 from penstock.local.postgres import PrivatePostgres
 from penstock.local.postgres_programs import PostgresPrograms
-from penstock.lsn import format_lsn, parse_lsn
+from penstock.model.lsn import format_lsn, parse_lsn
 from tests.faults.stream_checks import read_changes
 from tests.servers.capture_process import CaptureProcess
 from tests.servers.capture_site import CaptureSite, metric, readiness, wait_for_phase, wait_until

@@ -14,8 +14,8 @@ from psycopg import AsyncClientCursor, AsyncConnection
 from penstock.errors import LockLost
 from penstock.local.kinesis import LocalKinesis
 from penstock.local.postgres import PrivatePostgres
-from penstock.lsn import parse_lsn
-from penstock.postgres.slot_note import NoteStore, SlotNote
+from penstock.model.lsn import parse_lsn
+from penstock.postgres.slot.note import NoteStore, SlotNote
 from tests.faults.stream_checks import read_changes
 from tests.servers.capture_site import CaptureSite, metric, readiness, wait_for_phase, wait_until
 from tests.servers.fault_proxy import FaultProxy

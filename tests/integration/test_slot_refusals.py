@@ -15,7 +15,7 @@ import pytest
 
 from penstock.local.kinesis import LocalKinesis
 from penstock.local.postgres import PrivatePostgres
-from penstock.retry_policy import SLOW_RETRY_S
+from penstock.service.retry_policy import SLOW_RETRY_S
 from tests.servers.capture_process import CaptureProcess
 from tests.servers.capture_site import CaptureSite, metric, readiness, wait_for_phase
 

@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 import psycopg
 import pytest
 
+from penstock.changelog.index import Relation
 from penstock.errors import ConnectionFailed, LineLost, NoSpareSlot, RoleLacksReplication
 from penstock.local.postgres import PrivatePostgres
-from penstock.lsn import parse_lsn
+from penstock.model.lsn import parse_lsn
 from penstock.postgres.connection import connection_parameters
-from penstock.postgres.snapshot import (
+from penstock.postgres.snapshot.export import (
     CHUNK_BYTES,
     ExportedSnapshot,
     SnapshotPart,
@@ -28,7 +29,6 @@ from penstock.postgres.snapshot import (
     copy_part,
     export_snapshot,
 )
-from penstock.shapes.change_log_index import Relation
 
 T = Relation("public", "t")
 JOURNAL = Relation("public", "journal")

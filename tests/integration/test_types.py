@@ -13,10 +13,10 @@ import psycopg
 import pyarrow as pa
 import pytest
 
+from penstock.decoding.rows import ChangeDecoder, Column, DecodeError, decode_copy
 from penstock.local.postgres import PrivatePostgres
-from penstock.log_offset import LogOffset
+from penstock.model.log_offset import LogOffset
 from penstock.postgres.connection import PINNED_SESSION
-from penstock.spark.decode import ChangeDecoder, Column, DecodeError, decode_copy
 from tests.type_cases import ASK, CASES, SETUP, Case, is_lost, plain
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "types.md").read_text()

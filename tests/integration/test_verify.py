@@ -17,9 +17,9 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
 from penstock.local.postgres import PrivatePostgres
-from penstock.shapes.registry import FileRegistry, Registry, ShapeEntry
-from penstock.shapes.shape import definition_hash
-from penstock.shapes.shapes_file import load_shapes_file
+from penstock.model.shape import definition_hash
+from penstock.shapes.definition.shapes_file import load_shapes_file
+from penstock.shapes.registry.registry import FileRegistry, Registry, ShapeEntry
 from tests.servers.shapes_fixtures import RunOnce
 from tests.servers.shapes_site import ShapesSite
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.changelog.index import Relation
 from penstock.local.postgres import PrivatePostgres
-from penstock.postgres.change_watch import watch_changes
-from penstock.settings import load_shapes_settings
-from penstock.shapes.change_log_index import Relation
-from penstock.shapes.verify_app import line_of
+from penstock.postgres.snapshot.change_watch import watch_changes
+from penstock.settings.settings import load_shapes_settings
+from penstock.shapes.verify.command import line_of
 
 
 async def test_names_have_their_schema(

@@ -8,8 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from penstock.capture.event import ChangeEvent
-from penstock.kinesis.batcher import MicroBatcher
+from penstock.kinesis.write.batcher import MicroBatcher
+from penstock.kinesis.write.event import ChangeEvent
 
 MAX_RECORDS = 4
 MAX_BYTES = 10

@@ -9,15 +9,15 @@ from typing import NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.log_offset import BEFORE_ALL, OP_INFINITY, LogOffset
-from penstock.lsn import format_lsn
+from penstock.changelog.index import Relation
+from penstock.decoding.wal2json import Wal2Json
+from penstock.model.log_offset import BEFORE_ALL, OP_INFINITY, LogOffset
+from penstock.model.lsn import format_lsn
+from penstock.model.snapshot_again import SnapshotAgain
+from penstock.postgres.catalog.table_tree import Found, Member, Tree
 from penstock.postgres.stream.walk import FrameWalk
-from penstock.postgres.wal2json import Wal2Json
-from penstock.shapes.change_log_index import Relation
-from penstock.shapes.collector import Append, Collector, Committed, Silence, Step
-from penstock.shapes.flush_tracker import FlushTracker
-from penstock.shapes.snapshot_again import SnapshotAgain
-from penstock.shapes.table_tree import Found, Member, Tree
+from penstock.shapes.feed.collector import Append, Collector, Committed, Silence, Step
+from penstock.shapes.pace.flush_tracker import FlushTracker
 
 ORDERS = Relation("public", "orders")
 EVENTS = Relation("public", "events")

@@ -14,7 +14,7 @@ from typing import Any, Final
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.spark.decode import ChangeDecoder, Column, decode_copy
+from penstock.decoding.rows import ChangeDecoder, Column, decode_copy
 
 COPY_ESCAPES: Final = {
     "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v",

@@ -10,8 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from penstock.log_offset import BEFORE_ALL, OP_INFINITY, LogOffset
-from penstock.shapes.flush_tracker import FlushTracker
+from penstock.model.log_offset import BEFORE_ALL, OP_INFINITY, LogOffset
+from penstock.shapes.pace.flush_tracker import FlushTracker
 
 SHAPES = ("a", "b", "c")
 shapes = st.sampled_from(SHAPES)

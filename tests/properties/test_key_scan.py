@@ -9,9 +9,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.kinesis.partition_key import Fallback, PartitionKeys, UnknownRelation
-from penstock.postgres.key_indexes import KeyIndexes
-from penstock.postgres.wal2json import Wal2Json
+from penstock.decoding.wal2json import Wal2Json
+from penstock.kinesis.write.partition_key import Fallback, PartitionKeys, UnknownRelation
+from penstock.postgres.catalog.key_indexes import KeyIndexes
 
 TRICKY = st.sampled_from(
     [

@@ -11,10 +11,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from penstock.capture.event import ChangeEvent
-from penstock.kinesis.batcher import MicroBatcher
-from penstock.kinesis.outcome import Outcome, judge
-from penstock.kinesis.plan import PublishPlan, Request, Settled
+from penstock.kinesis.aws.outcome import Outcome, judge
+from penstock.kinesis.write.batcher import MicroBatcher
+from penstock.kinesis.write.event import ChangeEvent
+from penstock.kinesis.write.plan import PublishPlan, Request, Settled
 
 MAX_REQUESTS = 2
 MAX_RECORDS = 4

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.capture.event import ChangeEvent
 from penstock.capture.queue import InflightEventQueue
+from penstock.kinesis.write.event import ChangeEvent
 
 MAX_MESSAGES = 3
 MAX_BYTES = 20

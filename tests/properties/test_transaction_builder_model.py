@@ -9,9 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from penstock.capture.transaction_builder import TransactionBuilder
 from penstock.errors import ProtocolViolation
-from penstock.log_offset import LogOffset
+from penstock.model.log_offset import LogOffset
+from penstock.postgres.stream.transactions import TransactionBuilder
 
 CONFIRMED_LSN = 1_000
 

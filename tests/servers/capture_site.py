@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from penstock.local.kinesis import LocalKinesis
 from penstock.local.postgres import PrivatePostgres
-from penstock.lsn import parse_lsn
+from penstock.model.lsn import parse_lsn
 from tests.servers.capture_process import CaptureProcess
 
 T = TypeVar("T")

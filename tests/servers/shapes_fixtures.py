@@ -54,7 +54,7 @@ def shapes_site(postgres: PrivatePostgres, database: str, tmp_path: Path) -> Sha
 @pytest.fixture(scope="session")
 def started() -> Iterator[Started]:
     """Spark with our own settings. It is started with file descriptor 2 pointing at a file."""
-    from penstock.spark.session import open_session, stop_session
+    from penstock.lake.spark.session import open_session, stop_session
 
     with tempfile.TemporaryFile() as noise:
         terminal = os.dup(2)
@@ -73,10 +73,10 @@ def started() -> Iterator[Started]:
 @pytest.fixture
 def run_once(started: Started, monkeypatch: pytest.MonkeyPatch) -> RunOnce:
     """For what a process of its own, with a Java of its own, would prove no better."""
-    from penstock.settings import load_shapes_settings
+    from penstock.settings.settings import load_shapes_settings
     from penstock.shapes.app import Run, ShapesApp, check_without_spark
+    from penstock.shapes.definition.shapes_file import load_shapes_file
     from penstock.shapes.progress import LoggedProgress
-    from penstock.shapes.shapes_file import load_shapes_file
 
     once = Run(MASTER, {}, once=True)
 

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 
 from penstock.local.penstock_process import PENSTOCK
 from penstock.local.postgres import PrivatePostgres
-from penstock.lsn import parse_lsn
+from penstock.model.lsn import parse_lsn
 from tests.servers.capture_process import CaptureProcess
 
 Rows = list[tuple[Any, ...]]

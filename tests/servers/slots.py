@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 
 from penstock.local.postgres import PrivatePostgres
-from penstock.postgres.slot import SlotState
+from penstock.postgres.slot.state import SlotState
 
 _PERMANENT = "SELECT slot_name, database FROM pg_replication_slots WHERE NOT temporary AND plugin IS NOT NULL"
 _TERMINATE = "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{}'"

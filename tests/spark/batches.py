@@ -9,9 +9,9 @@ import pyarrow as pa
 from hypothesis import HealthCheck, Phase, settings
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.spark.apply import NetChanges, fold, survey
-from penstock.spark.decode import ABSENT, ACTION, OLD_KEY, OP_OFFSET, TX_OFFSET
-from penstock.spark.table import ShapeTable
+from penstock.decoding.rows import ABSENT, ACTION, OLD_KEY, OP_OFFSET, TX_OFFSET
+from penstock.lake.delta.table import ShapeTable
+from penstock.lake.fold.apply import NetChanges, fold, survey
 
 KEY = ("id",)
 COLUMNS = ("id", "a", "b")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
+from penstock.lake.spark.session import shape_session
 from penstock.shapes.app import Run
-from penstock.spark.session import shape_session
 from tests.servers.shapes_fixtures import MASTER, RunOnce, Started
 
 __all__ = ["ONCE", "RunOnce", "Started"]

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from penstock.log_offset import LogOffset
-from penstock.spark.apply import fold, survey, survey_here
-from penstock.spark.key_ranges import KeyRange
+from penstock.lake.fold.apply import fold, survey, survey_here
+from penstock.lake.fold.key_ranges import KeyRange
+from penstock.model.log_offset import LogOffset
 from tests.spark.batches import (
     COLUMNS,
     FAR,

@@ -11,15 +11,15 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from penstock.changelog.errors import SegmentUnreadable
+from penstock.changelog.index import Relation, SegmentRange
+from penstock.changelog.log import ChangeLog, LogLimits
+from penstock.decoding.rows import Column, DecodeError, LayoutChanged
 from penstock.errors import PenstockError
-from penstock.log_offset import BEFORE_ALL, LAST_BEFORE_REAL, OP_INFINITY, LogOffset
-from penstock.shapes.change_log import ChangeLog, LogLimits
-from penstock.shapes.change_log_errors import SegmentUnreadable
-from penstock.shapes.change_log_index import Relation, SegmentRange
-from penstock.spark import changes as changes_module
-from penstock.spark.changes import ShapeLayout, behind, changes_frame, decoded, is_small, share_out
-from penstock.spark.decode import Column, DecodeError, LayoutChanged
-from penstock.spark.session import plain_errors
+from penstock.lake.jobs import changes as changes_module
+from penstock.lake.jobs.changes import ShapeLayout, behind, changes_frame, decoded, is_small, share_out
+from penstock.lake.spark.session import plain_errors
+from penstock.model.log_offset import BEFORE_ALL, LAST_BEFORE_REAL, OP_INFINITY, LogOffset
 
 ORDERS = Relation("public", "orders")
 TYPES = {

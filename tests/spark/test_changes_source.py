@@ -16,18 +16,19 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from penstock.changelog.errors import ChangeLogTrimmed, SegmentUnreadable
+from penstock.changelog.index import Relation, SegmentRange
+from penstock.changelog.log import ChangeLog, LogLimits
+from penstock.changelog.runs import create_run
+from penstock.changelog.segment_reader import read_segment
+from penstock.decoding.rows import DecodeError
+from penstock.decoding.wal2json import Wal2Json, replication_options
 from penstock.local.postgres import PrivatePostgres
-from penstock.lsn import format_lsn
+from penstock.model.lsn import format_lsn
 from penstock.postgres.connection import PINNED_SESSION
-from penstock.postgres.wal2json import Wal2Json, replication_options
-from penstock.shapes.change_log import ChangeLog, LogLimits
-from penstock.shapes.change_log_errors import ChangeLogTrimmed, SegmentUnreadable
-from penstock.shapes.change_log_index import Relation, SegmentRange
-from penstock.shapes.change_log_reader import read_segment
-from penstock.shapes.change_log_runs import create_run
-from penstock.spark import changes_source, register
-from penstock.spark.changes_source import ChangesSource, LogQuery, LogQueryError, look
-from penstock.spark.decode import DecodeError
+from penstock.sources import log_source as changes_source
+from penstock.sources.log_source import ChangesSource, LogQuery, LogQueryError, look
+from penstock.spark import register
 from tests.change_log_rows import ITEMS, LIMITS, ORDERS, txn
 
 TYPES = {"id": "bigint", "amount": "numeric(12,2)", "note": "text", "placed": "timestamp with time zone"}

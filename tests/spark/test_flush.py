@@ -13,13 +13,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.spark import changes as changes_module
-from penstock.spark import flush as flush_module
-from penstock.spark.data_files import DataFile
-from penstock.spark.decode import Column, DecodeError, LayoutChanged
-from penstock.spark.flush import Flushed, flush, settings_for
-from penstock.spark.foreign_commits import TableConflict
-from penstock.spark.table import AppId, ShapeTable
+from penstock.decoding.rows import Column, DecodeError, LayoutChanged
+from penstock.lake.delta.data_files import DataFile
+from penstock.lake.delta.foreign_commits import TableConflict
+from penstock.lake.delta.table import AppId, ShapeTable
+from penstock.lake.jobs import changes as changes_module
+from penstock.lake.jobs import flush as flush_module
+from penstock.lake.jobs.flush import Flushed, flush, settings_for
 from tests.spark.batches import arrow_frame
 from tests.spark.test_changes import TRUNCATE, delete, insert, layout, update, write_log
 

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.spark.changes import local_frame
-from penstock.spark.decode import ABSENT, ACTION, OLD_KEY, OP_OFFSET, TX_OFFSET
-from penstock.spark.inheritance import complete_key_changes
-from penstock.spark.type_map import DATE_INFINITY, TIMESTAMP_INFINITY
+from penstock.decoding.rows import ABSENT, ACTION, OLD_KEY, OP_OFFSET, TX_OFFSET
+from penstock.decoding.type_map import DATE_INFINITY, TIMESTAMP_INFINITY
+from penstock.lake.fold.inheritance import complete_key_changes
+from penstock.lake.jobs.changes import local_frame
 from tests.spark.batches import (
     FAR,
     FEW_EXAMPLES,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.spark import jars
-from penstock.spark.jars import (
+from penstock.lake.spark import jars
+from penstock.lake.spark.jars import (
     DELTA_VERSION,
     JARS,
     SPARK_VERSION,
@@ -51,7 +51,7 @@ def test_a_missing_jar_is_named_with_the_command_to_run(tmp_path: Path) -> None:
         (tmp_path / name).touch()
 
     with pytest.raises(
-        JarsMissing, match=rf"missing: {first}\): run `make setup`, or .* -m penstock.spark.jars"
+        JarsMissing, match=rf"missing: {first}\): run `make setup`, or .* -m penstock.lake.spark.jars"
     ):
         jar_paths(tmp_path)
 

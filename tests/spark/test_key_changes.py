@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import pytest
 
-from penstock.spark.decode import TX_OFFSET
-from penstock.spark.key_changes import COLUMN, FROM_OP, FROM_TX, IN_TABLE, find_sources, lacked_columns
+from penstock.decoding.rows import TX_OFFSET
+from penstock.lake.fold.key_changes import COLUMN, FROM_OP, FROM_TX, IN_TABLE, find_sources, lacked_columns
 from tests.spark.batches import KEY, Change, frame
 from tests.spark.conftest import Started
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from penstock.lake.jobs.log_check import blind_hosts, runs_in_driver
 from penstock.local.postgres import PrivatePostgres
-from penstock.spark.log_check import blind_hosts, runs_in_driver
 from tests.servers.shapes_site import ShapesSite
 from tests.spark.conftest import RunOnce, Started
 

@@ -16,19 +16,19 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 import hatch_build
-from penstock.spark import table as table_module
-from penstock.spark.apply import NetChanges
-from penstock.spark.foreign_commits import TableConflict
-from penstock.spark.log_store import EXPECTED_VERSION, LogStoreMissing, log_store_jar
-from penstock.spark.session import StorageFailed, shape_session
-from penstock.spark.table import AppId, ShapeTable
+from penstock.lake.delta import table as table_module
+from penstock.lake.delta.foreign_commits import TableConflict
+from penstock.lake.delta.log_store import EXPECTED_VERSION, LogStoreMissing, log_store_jar
+from penstock.lake.delta.table import AppId, ShapeTable
+from penstock.lake.fold.apply import NetChanges
+from penstock.lake.spark.session import StorageFailed, shape_session
 from tests.spark.batches import KEY, Change, contents, net, table_frame
 from tests.spark.conftest import Started
 
 ROWS = {1: ("a1", "b1"), 2: ("a2", "b2")}
 WRITERS = 8
 
-SOURCES = Path(hatch_build.__file__).parent / "src" / "penstock" / "spark" / "java"
+SOURCES = Path(hatch_build.__file__).parent / "src" / "penstock" / "lake" / "delta" / "java"
 
 
 class Store:

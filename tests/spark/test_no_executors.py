@@ -12,13 +12,13 @@ import pytest
 from pyspark.sql import SparkSession
 from structlog.testing import capture_logs
 
-from penstock.settings import load_shapes_settings
+from penstock.lake.jobs import log_check
+from penstock.model.shape import Shape, TableName
+from penstock.settings.settings import load_shapes_settings
 from penstock.shapes import app as module
 from penstock.shapes.app import Run, ShapesApp
+from penstock.shapes.definition.shapes_file import ShapesFile
 from penstock.shapes.progress import LoggedProgress
-from penstock.shapes.shape import Shape, TableName
-from penstock.shapes.shapes_file import ShapesFile
-from penstock.spark import log_check
 from tests.spark.conftest import Started
 
 FILE_SHAPE = Shape("t", TableName("public", "t"))

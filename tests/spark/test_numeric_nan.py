@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from penstock.lake.jobs.compare import Counts
 from penstock.local.postgres import PrivatePostgres
-from penstock.settings import load_shapes_settings
-from penstock.shapes import verify_app
-from penstock.shapes.shapes_file import load_shapes_file
-from penstock.shapes.verify_app import VerifyRun
-from penstock.shapes.verify_report import ShapeResult
-from penstock.spark.verify import Counts
+from penstock.settings.settings import load_shapes_settings
+from penstock.shapes.definition.shapes_file import load_shapes_file
+from penstock.shapes.verify import command as verify_app
+from penstock.shapes.verify.command import VerifyRun
+from penstock.shapes.verify.report import ShapeResult
 from tests.servers.shapes_site import ShapesSite
 from tests.spark.conftest import RunOnce, Started
 

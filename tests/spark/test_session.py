@@ -12,7 +12,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from penstock.spark.session import (
+from penstock.lake.spark.session import (
     HADOOP_VERSION,
     open_session,
     plain_error,
@@ -68,7 +68,7 @@ def test_spark_logs_no_values(spark: SparkSession, capfd: pytest.CaptureFixture[
 
 _REJECTED = """
 import os
-from penstock.spark.session import SparkFailed, open_session
+from penstock.lake.spark.session import SparkFailed, open_session
 try:
     open_session("local[1]", "rejected", {"spark.driver.port": "none"})
 except SparkFailed as error:

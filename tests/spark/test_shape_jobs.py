@@ -11,10 +11,10 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from penstock.lake.jobs.shape_jobs import SparkJobs
+from penstock.model.shape import Shape, TableName
 from penstock.postgres.timeline import ServerIdentity
-from penstock.shapes.shape import Shape, TableName
-from penstock.shapes.shapes_file import ShapesFile
-from penstock.spark.shape_jobs import SparkJobs
+from penstock.shapes.definition.shapes_file import ShapesFile
 from tests.spark.conftest import Started
 
 ORDERS = Shape("orders", TableName("public", "orders"))

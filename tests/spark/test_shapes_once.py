@@ -14,11 +14,11 @@ from structlog.testing import capture_logs
 
 from penstock.errors import LineLost
 from penstock.local.postgres import PrivatePostgres
-from penstock.postgres.leader import slot_hash64
-from penstock.settings import load_shapes_settings
+from penstock.postgres.leader.lock import slot_hash64
+from penstock.settings.settings import load_shapes_settings
 from penstock.shapes.app import ShapesApp
+from penstock.shapes.definition.shapes_file import load_shapes_file
 from penstock.shapes.progress import LoggedProgress
-from penstock.shapes.shapes_file import load_shapes_file
 from tests.servers.shapes_site import ShapesSite
 from tests.spark.conftest import ONCE, RunOnce, Started
 

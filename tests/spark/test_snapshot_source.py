@@ -17,15 +17,15 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from penstock.changelog.index import Relation
+from penstock.decoding.rows import Column, DecodeError
 from penstock.errors import ConnectionFailed, PenstockError
+from penstock.lake.jobs.snapshot_source import snapshot_rows
+from penstock.lake.spark.session import SparkError, plain_error
 from penstock.local.ports import free_port
 from penstock.local.postgres import PrivatePostgres
 from penstock.postgres.connection import connection_parameters
-from penstock.postgres.snapshot import SnapshotPart, SnapshotStale, export_snapshot
-from penstock.shapes.change_log_index import Relation
-from penstock.spark.decode import Column, DecodeError
-from penstock.spark.session import SparkError, plain_error
-from penstock.spark.snapshot_source import snapshot_rows
+from penstock.postgres.snapshot.export import SnapshotPart, SnapshotStale, export_snapshot
 
 T = Relation("public", "t")
 DEADLINE_S = 30.0

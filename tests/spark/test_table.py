@@ -23,13 +23,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from penstock.spark import rearrange
-from penstock.spark import table as table_module
-from penstock.spark.apply import NetChanges, fold, survey_here
-from penstock.spark.foreign_commits import ForeignCommit, TableConflict
-from penstock.spark.session import SparkError, StorageFailed, plain_error, shape_session
-from penstock.spark.table import AppId, OffsetRefused, Position, ShapeTable
-from penstock.spark.table_properties import properties
+from penstock.lake.delta import rearrange
+from penstock.lake.delta import table as table_module
+from penstock.lake.delta.foreign_commits import ForeignCommit, TableConflict
+from penstock.lake.delta.table import AppId, OffsetRefused, Position, ShapeTable
+from penstock.lake.delta.table_properties import properties
+from penstock.lake.fold.apply import NetChanges, fold, survey_here
+from penstock.lake.spark.session import SparkError, StorageFailed, plain_error, shape_session
 from tests.spark.batches import (
     COLUMNS,
     KEY,

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from penstock.changelog.index import Relation
+from penstock.decoding.rows import Column
 from penstock.local.postgres import PrivatePostgres
+from penstock.postgres.catalog.table_catalog import ShapeCatalog
 from penstock.postgres.connection import PINNED_SESSION
-from penstock.shapes.change_log_index import Relation
-from penstock.shapes.shape_catalog import ShapeCatalog
-from penstock.spark.decode import Column
 from tests.servers.shapes_site import ShapesSite
 from tests.spark.conftest import RunOnce
 from tests.type_cases import ASK, CASES, SETUP, Case, is_lost, plain

@@ -10,24 +10,24 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from penstock.changelog.index import Relation
+from penstock.decoding.wal2json import replication_options
+from penstock.lake.delta.table import AppId, ShapeTable
+from penstock.lake.jobs.compare import Counts, Values, compare
+from penstock.lake.jobs.snapshot_source import snapshot_rows
+from penstock.lake.jobs.verify_jobs import CannotCompare, VerifyJobs
+from penstock.lake.spark.session import shape_session
 from penstock.local.postgres import PrivatePostgres
-from penstock.lsn import parse_lsn
+from penstock.model.lsn import parse_lsn
+from penstock.model.shape import Shape, TableName
+from penstock.postgres.catalog.table_catalog import ShapeCatalog
 from penstock.postgres.connection import connect, connect_replication, connection_parameters
-from penstock.postgres.replication_stream import ReplicationStream
-from penstock.postgres.snapshot import ExportedSnapshot
-from penstock.postgres.wal2json import replication_options
-from penstock.shapes.change_log_index import Relation
-from penstock.shapes.job_runner import JobThreads
-from penstock.shapes.shape import Shape, TableName
-from penstock.shapes.shape_catalog import ShapeCatalog
-from penstock.shapes.shapes_file import ShapesFile
-from penstock.shapes.verification import LOOKS_AGAIN, ShapeCheck, Verification
-from penstock.shapes.verify_report import ShapeResult
-from penstock.spark.session import shape_session
-from penstock.spark.snapshot_source import snapshot_rows
-from penstock.spark.table import AppId, ShapeTable
-from penstock.spark.verify import Counts, Values, compare
-from penstock.spark.verify_jobs import CannotCompare, VerifyJobs
+from penstock.postgres.snapshot.export import ExportedSnapshot
+from penstock.postgres.stream.replication import ReplicationStream
+from penstock.shapes.definition.shapes_file import ShapesFile
+from penstock.shapes.flushing.job_runner import JobThreads
+from penstock.shapes.verify.report import ShapeResult
+from penstock.shapes.verify.verification import LOOKS_AGAIN, ShapeCheck, Verification
 
 SLOT = "verified"
 WAITING = "waiting until the tables"
@@ -244,8 +244,8 @@ class Reads:
             self.by_row += 1
             return compare(*args)
 
-        monkeypatch.setattr("penstock.spark.verify_jobs.snapshot_rows", counted_rows)
-        monkeypatch.setattr("penstock.spark.verify_jobs.compare", counted_compare)
+        monkeypatch.setattr("penstock.lake.jobs.verify_jobs.snapshot_rows", counted_rows)
+        monkeypatch.setattr("penstock.lake.jobs.verify_jobs.compare", counted_compare)
 
 
 async def test_rows_are_compared_only_where_sums_differ(

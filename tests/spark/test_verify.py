@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.spark.verify import (
+from penstock.lake.jobs.compare import (
     RECHECK_LIMIT,
     Comparison,
     Counts,

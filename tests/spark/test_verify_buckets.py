@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.spark.verify_buckets import BucketSums, bucket_sums
+from penstock.lake.jobs.compare_buckets import BucketSums, bucket_sums
 from tests.spark.test_verify import rows
 
 APART = 1 << 8

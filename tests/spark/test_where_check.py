@@ -7,8 +7,8 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 from pyspark.sql.types import BooleanType
 
-from penstock.spark.decode import Column
-from penstock.spark.where_check import check_where
+from penstock.decoding.rows import Column
+from penstock.lake.jobs.where_check import check_where
 
 COLUMNS = (
     Column("id", "bigint", not_null=True),

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from penstock.decoding.rows import Column
+from penstock.decoding.widening import TYPE_WIDENING, can_be_widened
+from penstock.lake.delta.table import AppId, ShapeTable
+from penstock.lake.jobs.difference import merge_difference
+from penstock.lake.spark.session import shape_session
 from penstock.local.postgres import PrivatePostgres
-from penstock.spark.decode import Column
-from penstock.spark.difference import merge_difference
-from penstock.spark.session import shape_session
-from penstock.spark.table import AppId, ShapeTable
-from penstock.spark.widening import TYPE_WIDENING, can_be_widened
 from tests.servers.shapes_site import ShapesSite
 from tests.spark.conftest import RunOnce, Started
 

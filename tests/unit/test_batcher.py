@@ -4,8 +4,8 @@ from collections.abc import Container, Sequence
 
 import pytest
 
-from penstock.capture.event import ChangeEvent
-from penstock.kinesis.batcher import MicroBatcher, Stay
+from penstock.kinesis.write.batcher import MicroBatcher, Stay
+from penstock.kinesis.write.event import ChangeEvent
 
 
 def event(key: str, size: int = 1, *, at: float = 0.0, fault: str | None = None) -> ChangeEvent:

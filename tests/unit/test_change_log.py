@@ -13,13 +13,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.log_offset import BEFORE_ALL, LAST_BEFORE_REAL, OP_INFINITY, LogOffset
-from penstock.shapes import change_log, segment
-from penstock.shapes.change_log import ChangeLog, LogLimits
-from penstock.shapes.change_log_errors import ChangeLogBroken, ChangeLogTrimmed
-from penstock.shapes.change_log_index import Relation
-from penstock.shapes.change_log_runs import create_run, remove_run
-from penstock.shapes.change_log_scan import scan_run
+from penstock.changelog import log as change_log
+from penstock.changelog import segment
+from penstock.changelog.errors import ChangeLogBroken, ChangeLogTrimmed
+from penstock.changelog.index import Relation
+from penstock.changelog.log import ChangeLog, LogLimits
+from penstock.changelog.runs import create_run, remove_run
+from penstock.changelog.scan import scan_run
+from penstock.model.log_offset import BEFORE_ALL, LAST_BEFORE_REAL, OP_INFINITY, LogOffset
 from tests.change_log_rows import (
     ITEMS,
     LIMITS,

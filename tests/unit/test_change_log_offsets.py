@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.log_offset import LAST_BEFORE_REAL, OP_INFINITY
-from penstock.shapes.change_log_offsets import Mark, WriteOffsets
+from penstock.changelog.offsets import Mark, WriteOffsets
+from penstock.model.log_offset import LAST_BEFORE_REAL, OP_INFINITY
 from tests.change_log_rows import (
     txn,
 )

@@ -11,14 +11,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from penstock.changelog.errors import ChangeLogBroken, ChangeLogTrimmed, SegmentUnreadable
+from penstock.changelog.index import BatchSummary, Portion, Relation, SegmentIndex, SegmentRange, Span
+from penstock.changelog.log import ChangeLog
+from penstock.changelog.runs import create_run
+from penstock.changelog.scan import scan_run
+from penstock.changelog.segment_reader import batches_in
 from penstock.errors import PenstockError
-from penstock.log_offset import BEFORE_ALL, LAST_BEFORE_REAL, LogOffset
-from penstock.shapes.change_log import ChangeLog
-from penstock.shapes.change_log_errors import ChangeLogBroken, ChangeLogTrimmed, SegmentUnreadable
-from penstock.shapes.change_log_index import BatchSummary, Portion, Relation, SegmentIndex, SegmentRange, Span
-from penstock.shapes.change_log_reader import batches_in
-from penstock.shapes.change_log_runs import create_run
-from penstock.shapes.change_log_scan import scan_run
+from penstock.model.log_offset import BEFORE_ALL, LAST_BEFORE_REAL, LogOffset
 from tests.change_log_rows import (
     ITEMS,
     LIMITS,
@@ -187,7 +187,7 @@ class TestPlans:
     def test_another_process_reads_while_the_writer_goes_on(self, log: ChangeLog) -> None:
         program = """
 import pickle, sys
-from penstock.shapes.change_log_reader import read_segment
+from penstock.changelog.segment_reader import read_segment
 while True:
     plan = pickle.load(sys.stdin.buffer)
     rows = [row["tx_offset"] for part in plan for batch in read_segment(part) for row in batch.to_pylist()]

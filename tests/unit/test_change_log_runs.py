@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.shapes.change_log import ChangeLog
-from penstock.shapes.change_log_errors import ChangeLogBroken
-from penstock.shapes.change_log_runs import create_run, remove_older_runs
+from penstock.changelog.errors import ChangeLogBroken
+from penstock.changelog.log import ChangeLog
+from penstock.changelog.runs import create_run, remove_older_runs
 from tests.change_log_rows import (
     LIMITS,
     ORDERS,

@@ -6,20 +6,20 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from penstock.bench.collector_speed import one_row_transactions, seconds_for
+from penstock.changelog.index import Relation
+from penstock.decoding.wal2json import Wal2Json
 from penstock.errors import ProtocolViolation
-from penstock.log_offset import OP_INFINITY, LogOffset
-from penstock.lsn import format_lsn
-from penstock.postgres.snapshot import Content
+from penstock.model.log_offset import OP_INFINITY, LogOffset
+from penstock.model.lsn import format_lsn
+from penstock.model.snapshot_again import SnapshotAgain
+from penstock.postgres.catalog.table_facts import TableFacts
+from penstock.postgres.catalog.table_tree import Found, Member, Tree
+from penstock.postgres.snapshot.export import Content
 from penstock.postgres.stream.walk import FrameWalk
-from penstock.postgres.wal2json import Wal2Json
-from penstock.shapes import collector as collector_module
-from penstock.shapes.change_log_index import Relation
-from penstock.shapes.collector import Append, Collected, Collector, Committed, Silence, Step
-from penstock.shapes.pipeline import trees_at_start
-from penstock.shapes.snapshot_again import SnapshotAgain
-from penstock.shapes.streamed_rows import row_hash
-from penstock.shapes.table_facts import TableFacts
-from penstock.shapes.table_tree import Found, Member, Tree
+from penstock.shapes.feed import collector as collector_module
+from penstock.shapes.feed.collector import Append, Collected, Collector, Committed, Silence, Step
+from penstock.shapes.following.streamed_rows import row_hash
+from penstock.shapes.wiring import trees_at_start
 
 ORDERS = Relation("public", "orders")
 EVENTS = Relation("public", "events")

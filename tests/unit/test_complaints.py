@@ -4,10 +4,10 @@ import math
 
 import pytest
 
-from penstock.log_offset import BEFORE_ALL, LogOffset
-from penstock.shapes.complaints import complaints, failing_holder
-from penstock.shapes.flush_tracker import Stalled
-from penstock.shapes.flusher import ShapeState, ShapeStatus, StalledShape
+from penstock.model.log_offset import BEFORE_ALL, LogOffset
+from penstock.shapes.flushing.complaints import complaints, failing_holder
+from penstock.shapes.pace.flush_plan import ShapeState, ShapeStatus, StalledShape
+from penstock.shapes.pace.flush_tracker import Stalled
 
 AT = LogOffset(7, 1)
 FAILS = StalledShape("fails", 90.0, AT, "no room")

@@ -13,11 +13,11 @@ from botocore.config import Config
 from botocore.credentials import ReadOnlyCredentials
 from botocore.session import Session
 
-from penstock.kinesis.aws_session import ca_bundle_of, open_session
-from penstock.kinesis.credentials import NO_CREDENTIALS, CredentialKeeper, Held, pause_after
-from penstock.kinesis.outcome import Failed
+from penstock.kinesis.aws.credentials import NO_CREDENTIALS, CredentialKeeper, Held, pause_after
+from penstock.kinesis.aws.outcome import Failed
+from penstock.kinesis.aws.session import ca_bundle_of, open_session
 from penstock.local.kinesis import ACCESS_KEY_ID
-from penstock.settings import SettingsError
+from penstock.settings.settings import SettingsError
 from tests.servers.capture_site import wait_until
 from tests.servers.fake_sts import FakeSts
 

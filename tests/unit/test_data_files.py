@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.spark.data_files import DataFiles, Ranges, data_file
+from penstock.lake.delta.data_files import DataFiles, Ranges, data_file
 
 KEY = ("tenant", "id")
 

@@ -10,8 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.log_offset import LogOffset
-from penstock.spark.decode import (
+from penstock.decoding.rows import (
     ChangeDecoder,
     Column,
     DecodeError,
@@ -20,7 +19,8 @@ from penstock.spark.decode import (
     RowIncomplete,
     decode_copy,
 )
-from penstock.spark.type_map import lake_type
+from penstock.decoding.type_map import lake_type
+from penstock.model.log_offset import LogOffset
 
 COLUMNS = [
     Column("id", "bigint", not_null=True),

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from penstock import errors
-from penstock.ops.metrics import CaptureMetrics
-from penstock.ops.shapes_metrics import ShapesMetrics
-from penstock.settings import CaptureSettings, ShapesSettings
+from penstock.settings.settings import CaptureSettings, ShapesSettings
+from penstock.status.capture_metrics import CaptureMetrics
+from penstock.status.shapes_metrics import ShapesMetrics
 
 ROOT = Path(__file__).parents[2]
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()

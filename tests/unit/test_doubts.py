@@ -12,19 +12,19 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from penstock.postgres.snapshot import Content
+from penstock.changelog.index import Relation
+from penstock.decoding.wal2json import Wal2Json
+from penstock.model.snapshot_again import SnapshotAgain
+from penstock.postgres.catalog.table_tree import Member, Tree
+from penstock.postgres.snapshot.export import Content
 from penstock.postgres.stream.walk import FrameWalk
-from penstock.postgres.wal2json import Wal2Json
-from penstock.shapes import doubts as doubts_module
-from penstock.shapes import table_watch
-from penstock.shapes.change_log_index import Relation
-from penstock.shapes.collector import Collector
-from penstock.shapes.doubts import Doubts
-from penstock.shapes.rewrites import Doubt
-from penstock.shapes.snapshot_again import SnapshotAgain
-from penstock.shapes.streamed_rows import row_hash
-from penstock.shapes.table_tree import Member, Tree
-from penstock.shapes.table_watch import TableWatch
+from penstock.shapes.feed.collector import Collector
+from penstock.shapes.flushing import table_watch
+from penstock.shapes.flushing.table_watch import TableWatch
+from penstock.shapes.following import doubts as doubts_module
+from penstock.shapes.following.doubts import Doubts
+from penstock.shapes.following.rewrites import Doubt
+from penstock.shapes.following.streamed_rows import row_hash
 
 TABLES = [Relation("public", f"t{number}") for number in range(20)]
 BUDGET = 20_000

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.shapes.change_log_index import Relation
-from penstock.shapes.drift import Drift, compare
-from penstock.shapes.shape import Shape, TableName
-from penstock.shapes.shape_catalog import column_facts
-from penstock.shapes.table_facts import ColumnFacts, IndexFacts, LeafFacts, TableFacts, to_columns
-from penstock.shapes.table_tree import Member, Tree
+from penstock.changelog.index import Relation
+from penstock.model.shape import Shape, TableName
+from penstock.postgres.catalog.table_catalog import column_facts
+from penstock.postgres.catalog.table_facts import ColumnFacts, IndexFacts, LeafFacts, TableFacts, to_columns
+from penstock.postgres.catalog.table_tree import Member, Tree
+from penstock.shapes.following.drift import Drift, compare
 
 ORDERS = Relation("public", "orders")
 ID = ColumnFacts("id", 1, "integer", not_null=True)

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import pytest
 
 from penstock.capture.ack import AckTracker
-from penstock.capture.feedback import Feedback
 from penstock.errors import LineLost
+from penstock.postgres.stream.feedback import Feedback
 
 
 class Status(NamedTuple):

@@ -4,8 +4,8 @@ from math import inf
 
 import pytest
 
-from penstock.log_offset import BEFORE_ALL, OP_INFINITY, LogOffset
-from penstock.shapes.flusher import (
+from penstock.model.log_offset import BEFORE_ALL, OP_INFINITY, LogOffset
+from penstock.shapes.pace.flush_plan import (
     FlushPlan,
     Job,
     ShapeState,

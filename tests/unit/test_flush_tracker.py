@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.log_offset import BEFORE_ALL, OP_INFINITY, LogOffset
-from penstock.shapes.flush_tracker import FlushTracker, Progress, Stalled
+from penstock.model.log_offset import BEFORE_ALL, OP_INFINITY, LogOffset
+from penstock.shapes.pace.flush_tracker import FlushTracker, Progress, Stalled
 
 LAST_OP = 8
 LENGTH = 5

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.spark.foreign_commits import harm, is_ours, read_version
+from penstock.lake.delta.foreign_commits import harm, is_ours, read_version
 
 
 def commit(operation: str, *actions: dict[str, Any]) -> list[dict[str, Any]]:

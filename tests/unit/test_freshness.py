@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.postgres.freshness import Freshness
+from penstock.postgres.leader.freshness import Freshness
 
 SERVER = 1_700_000_000.0
 """The server's clock when ours shows 0."""

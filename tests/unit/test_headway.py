@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.ops.headway import STALLED_AFTER_S, Headway
+from penstock.status.headway import STALLED_AFTER_S, Headway
 
 
 def test_a_large_transaction_that_is_published_is_headway_though_the_frontier_stands() -> None:

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.ops.headway import STALLED_AFTER_S
-from penstock.ops.health import DOUBT_S, Fault, Health, Phase
-from penstock.postgres.freshness import Freshness
+from penstock.postgres.leader.freshness import Freshness
+from penstock.status.headway import STALLED_AFTER_S
+from penstock.status.health import DOUBT_S, Fault, Health, Phase
 
 
 def streaming(now: float = 100.0) -> tuple[Health, Freshness]:

@@ -17,16 +17,16 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src" / "penstock"
 
 PURE_FILES = (
-    "lsn.py",
-    "log_offset.py",
-    "postgres/protocol.py",
-    "postgres/wal2json.py",
-    "capture/transaction_builder.py",
+    "model/lsn.py",
+    "model/log_offset.py",
+    "postgres/stream/protocol.py",
+    "decoding/wal2json.py",
+    "postgres/stream/transactions.py",
     "capture/ack.py",
-    "kinesis/batcher.py",
-    "kinesis/outcome.py",
-    "shapes/flush_tracker.py",
-    "spark/decode.py",
+    "kinesis/write/batcher.py",
+    "kinesis/aws/outcome.py",
+    "shapes/pace/flush_tracker.py",
+    "decoding/rows.py",
 )
 IMPURE_LIBRARIES = ("asyncio", "psycopg", "boto3", "botocore", "pyspark")
 APART_FROM_CAPTURE = ("postgres", "kinesis", "shapes")
@@ -158,14 +158,14 @@ def test_capture_starts_without_spark_moto_and_rich() -> None:
 def planted(tmp_path: Path) -> Path:
     """A small tree that keeps every rule."""
     root = tmp_path / "penstock"
-    for place in (*PURE_FILES, "capture/app.py", "shapes/app.py", "spark/session.py", "cli.py"):
+    for place in (*PURE_FILES, "capture/app.py", "shapes/app.py", "lake/spark/session.py", "cli.py"):
         file = root / place
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("import json\n")
         (file.parent / "__init__.py").touch()
-    (root / "spark/session.py").write_text("import pyspark\n")
+    (root / "lake/spark/session.py").write_text("import pyspark\n")
     (root / "shapes/app.py").write_text("from pyspark.sql import SparkSession\n")
-    (root / "lsn.py").write_text(
+    (root / "model/lsn.py").write_text(
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import psycopg\nimport psycopgish\n"
     )
     return root
@@ -181,15 +181,15 @@ def test_a_planted_tree_that_keeps_the_rules_passes(planted: Path) -> None:
     [
         ("capture/reader.py", "import pyspark", "pyspark"),
         ("cli.py", "def main():\n    from pyspark.sql import types", "pyspark"),
-        ("shapes/flusher.py", "from pyspark import sql", "pyspark"),
-        ("log_offset.py", "import asyncio", "asyncio"),
-        ("postgres/protocol.py", "from psycopg import pq", "psycopg"),
-        ("kinesis/batcher.py", "import botocore.session as s", "botocore"),
-        ("kinesis/outcome.py", "try:\n    import boto3\nexcept ImportError: ...", "boto3"),
-        ("spark/decode.py", "import pyspark", "pyspark"),
-        ("postgres/slot.py", "import penstock.capture.app", "penstock.capture.app"),
-        ("kinesis/client.py", "from penstock.capture import app", "penstock.capture.app"),
-        ("shapes/flusher.py", "from ..capture.app import run", "penstock.capture.app"),
+        ("shapes/pace/flush_plan.py", "from pyspark import sql", "pyspark"),
+        ("model/log_offset.py", "import asyncio", "asyncio"),
+        ("postgres/stream/protocol.py", "from psycopg import pq", "psycopg"),
+        ("kinesis/write/batcher.py", "import botocore.session as s", "botocore"),
+        ("kinesis/aws/outcome.py", "try:\n    import boto3\nexcept ImportError: ...", "boto3"),
+        ("decoding/rows.py", "import pyspark", "pyspark"),
+        ("postgres/slot/state.py", "import penstock.capture.app", "penstock.capture.app"),
+        ("kinesis/write/client.py", "from penstock.capture import app", "penstock.capture.app"),
+        ("shapes/pace/flush_plan.py", "from ..capture.app import run", "penstock.capture.app"),
     ],
 )
 def test_a_planted_break_is_named(planted: Path, place: str, code: str, imported: str) -> None:
@@ -206,8 +206,8 @@ def test_an_impure_import_is_found_through_our_own_modules(planted: Path) -> Non
 
 def test_the_capture_app_is_found_through_our_own_modules(planted: Path) -> None:
     (planted / "capture/reader.py").write_text("from penstock.capture.app import run\n")
-    (planted / "postgres/slot.py").write_text("from penstock.capture.reader import read\n")
-    assert violations(planted) == ["postgres/slot.py imports penstock.capture.app"]
+    (planted / "postgres/slot/state.py").write_text("from penstock.capture.reader import read\n")
+    assert violations(planted) == ["postgres/slot/state.py imports penstock.capture.app"]
 
 
 def test_a_pure_file_that_moved_is_named(planted: Path) -> None:

@@ -9,15 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.capture.ack import AckTracker
-from penstock.capture.event import ChangeEvent
 from penstock.capture.intake import Batch, Intake
+from penstock.decoding.wal2json import Wal2Json
 from penstock.errors import ProtocolViolation
-from penstock.kinesis.partition_key import Fallback, KeyedRelation, PartitionKeys
-from penstock.log_offset import OP_INFINITY, LogOffset
-from penstock.lsn import format_lsn
-from penstock.postgres.key_indexes import KeyIndexes
+from penstock.kinesis.write.event import ChangeEvent
+from penstock.kinesis.write.partition_key import Fallback, KeyedRelation, PartitionKeys
+from penstock.model.log_offset import OP_INFINITY, LogOffset
+from penstock.model.lsn import format_lsn
+from penstock.postgres.catalog.key_indexes import KeyIndexes
 from penstock.postgres.stream.walk import FrameWalk
-from penstock.postgres.wal2json import Wal2Json
 
 NOW = 77.0
 SERVER_TIME_US = 123_456_789

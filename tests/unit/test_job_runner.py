@@ -10,22 +10,22 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from penstock.changelog.errors import ChangeLogBroken, SegmentUnreadable
+from penstock.changelog.index import Relation
+from penstock.changelog.log import ChangeLog
+from penstock.changelog.runs import create_run
+from penstock.decoding.wal2json import Wal2Json
 from penstock.errors import PenstockError
-from penstock.log_offset import LogOffset
+from penstock.lake.ports import SparkGone
+from penstock.model.log_offset import LogOffset
+from penstock.postgres.catalog.table_tree import Member, Tree
 from penstock.postgres.stream.walk import FrameWalk
-from penstock.postgres.wal2json import Wal2Json
-from penstock.shapes.change_log import ChangeLog
-from penstock.shapes.change_log_errors import ChangeLogBroken, SegmentUnreadable
-from penstock.shapes.change_log_index import Relation
-from penstock.shapes.change_log_runs import create_run
-from penstock.shapes.collector import Append, Collector, Committed
-from penstock.shapes.flush_tracker import FlushTracker
-from penstock.shapes.flusher import FlushLimits, FlushPlan, ShapeState
-from penstock.shapes.job_runner import JobRunner, JobThreads
-from penstock.shapes.jobs import SparkGone
-from penstock.shapes.ledger import Ledger, whole
-from penstock.shapes.registry import RegistryError
-from penstock.shapes.table_tree import Member, Tree
+from penstock.shapes.feed.collector import Append, Collector, Committed
+from penstock.shapes.feed.ledger import Ledger, whole
+from penstock.shapes.flushing.job_runner import JobRunner, JobThreads
+from penstock.shapes.pace.flush_plan import FlushLimits, FlushPlan, ShapeState
+from penstock.shapes.pace.flush_tracker import FlushTracker
+from penstock.shapes.registry.registry import RegistryError
 
 TABLE = Relation("public", "t")
 

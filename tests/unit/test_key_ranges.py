@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.spark.key_ranges import ranges_of
+from penstock.lake.fold.key_ranges import ranges_of
 
 
 @pytest.mark.parametrize(

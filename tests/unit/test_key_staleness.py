@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from penstock.decoding.port import Value
-from penstock.kinesis.partition_key import KeyColumns
+from penstock.kinesis.write.partition_key import KeyColumns
 
 PK = b'[{"name":"id"}]'
 

@@ -12,9 +12,9 @@ import botocore.serialize
 import botocore.session
 import pytest
 
-from penstock.capture.event import ChangeEvent
-from penstock.kinesis.client import KinesisClient
-from penstock.kinesis.outcome import Accepted, Answered, Failed, Refused, Result
+from penstock.kinesis.aws.outcome import Accepted, Answered, Failed, Refused, Result
+from penstock.kinesis.write.client import KinesisClient
+from penstock.kinesis.write.event import ChangeEvent
 from tests.servers.kinesis_rules import check_signature
 from tests.servers.loop_thread import bind
 

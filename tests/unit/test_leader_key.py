@@ -8,8 +8,8 @@ import pytest
 from penstock.capture import app  # noqa: F401 - with it, every error class is defined
 from penstock.decoding.port import Unreadable
 from penstock.errors import PenstockError
-from penstock.kinesis.partition_key import KeyedRelation, UnknownRelation
-from penstock.postgres.leader import slot_hash64
+from penstock.kinesis.write.partition_key import KeyedRelation, UnknownRelation
+from penstock.postgres.leader.lock import slot_hash64
 
 
 def tree(kind: type[PenstockError]) -> Iterator[type[PenstockError]]:

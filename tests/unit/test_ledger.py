@@ -4,18 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from penstock.log_offset import BEFORE_ALL, LogOffset
+from penstock.changelog.index import Relation
+from penstock.changelog.log import ChangeLog
+from penstock.changelog.runs import create_run
+from penstock.decoding.wal2json import Wal2Json
+from penstock.model.log_offset import BEFORE_ALL, LogOffset
+from penstock.model.snapshot_again import SnapshotAgain
+from penstock.postgres.catalog.table_tree import Member, Tree
 from penstock.postgres.stream.walk import FrameWalk
-from penstock.postgres.wal2json import Wal2Json
-from penstock.shapes.change_log import ChangeLog
-from penstock.shapes.change_log_index import Relation
-from penstock.shapes.change_log_runs import create_run
-from penstock.shapes.collector import Append, Collector, Committed, Silence
-from penstock.shapes.flush_tracker import FlushTracker
-from penstock.shapes.flusher import FlushPlan, Job, ShapeState, Start
-from penstock.shapes.ledger import Ledger, whole
-from penstock.shapes.snapshot_again import SnapshotAgain
-from penstock.shapes.table_tree import Member, Tree
+from penstock.shapes.feed.collector import Append, Collector, Committed, Silence
+from penstock.shapes.feed.ledger import Ledger, whole
+from penstock.shapes.pace.flush_plan import FlushPlan, Job, ShapeState, Start
+from penstock.shapes.pace.flush_tracker import FlushTracker
 
 ORDERS = Relation("public", "orders")
 START = 100

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.bench.load import Load
-from penstock.ops.metrics import CaptureMetrics
+from penstock.status.capture_metrics import CaptureMetrics
 
 
 def load(metrics: CaptureMetrics) -> Load:

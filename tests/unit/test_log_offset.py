@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.log_offset import BEFORE_ALL, FIRST, LAST_BEFORE_REAL, OP_INFINITY, LogOffset
+from penstock.model.log_offset import BEFORE_ALL, FIRST, LAST_BEFORE_REAL, OP_INFINITY, LogOffset
 
 
 def test_positions_are_ordered_by_transaction_then_by_operation() -> None:

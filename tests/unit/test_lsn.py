@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.lsn import format_lsn, parse_lsn
+from penstock.model.lsn import format_lsn, parse_lsn
 
 PAIRS = [
     ("0/0", 0),

@@ -4,9 +4,9 @@ import pytest
 from psycopg.errors import Diagnostic
 from structlog.testing import capture_logs
 
+from penstock.decoding.wal2json import Wal2Json
 from penstock.model.relation import Relation
-from penstock.postgres.notices import NoticeAlarm
-from penstock.postgres.wal2json import Wal2Json
+from penstock.postgres.stream.notices import NoticeAlarm
 
 
 class Notice(Diagnostic):

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from penstock.kinesis.outage import OutageClock
+from penstock.kinesis.write.outage import OutageClock
 
 LIMIT_S = 30.0
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from penstock.kinesis.outcome import (
+from penstock.kinesis.aws.outcome import (
     RECORD_FAULT_CODES,
     STREAM_FAULT_CODES,
     Failed,

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from penstock.kinesis.partition_key import (
+from penstock.decoding.wal2json import Wal2Json
+from penstock.kinesis.write.partition_key import (
     MAX_KEY_CHARACTERS,
     Fallback,
     KeyedRelation,
@@ -13,8 +14,7 @@ from penstock.kinesis.partition_key import (
     UnknownRelation,
     choose_columns,
 )
-from penstock.postgres.key_indexes import KeyIndexes
-from penstock.postgres.wal2json import Wal2Json
+from penstock.postgres.catalog.key_indexes import KeyIndexes
 
 WAL_START = 0x16_B374D848
 WAL_TEXT = "16/B374D848"

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from penstock.capture.event import ChangeEvent
-from penstock.kinesis.batcher import MicroBatcher, Stay
-from penstock.kinesis.outcome import Outcome, judge
-from penstock.kinesis.plan import PublishPlan, Request
+from penstock.kinesis.aws.outcome import Outcome, judge
+from penstock.kinesis.write.batcher import MicroBatcher, Stay
+from penstock.kinesis.write.event import ChangeEvent
+from penstock.kinesis.write.plan import PublishPlan, Request
 
 THROTTLED = "ProvisionedThroughputExceededException"
 INVALID = "ValidationException"

@@ -9,10 +9,10 @@ import pytest
 
 from penstock.errors import SlotInvalid
 from penstock.finding import Finding, Level, as_text, worst
-from penstock.kinesis.credentials import NO_CREDENTIALS
-from penstock.kinesis.outcome import Failed
-from penstock.kinesis.preflight import judge_refusal, judge_stream
-from penstock.postgres.preflight_rules import (
+from penstock.kinesis.aws.credentials import NO_CREDENTIALS
+from penstock.kinesis.aws.outcome import Failed
+from penstock.kinesis.stream_check import judge_refusal, judge_stream
+from penstock.postgres.preflight.rules import (
     MUCH_RETAINED_BYTES,
     Retention,
     RoleFacts,
@@ -23,8 +23,8 @@ from penstock.postgres.preflight_rules import (
     judge_slot,
     size,
 )
-from penstock.postgres.preflight_tables import NAMES_SHOWN, TableFacts, TableRules, judge_tables
-from penstock.settings import KinesisSettings
+from penstock.postgres.preflight.tables import NAMES_SHOWN, TableFacts, TableRules, judge_tables
+from penstock.settings.settings import KinesisSettings
 from tests.servers.slots import HEALTHY
 
 STREAM = KinesisSettings(region="eu-west-1", stream="orders")

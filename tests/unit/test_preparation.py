@@ -2,13 +2,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.shapes.change_log_index import Relation
+from penstock.changelog.index import Relation
+from penstock.model.shape import Shape, TableName, definition_hash
+from penstock.postgres.catalog.table_facts import TableFacts
+from penstock.postgres.catalog.table_tree import Member, Tree
+from penstock.shapes.definition.shapes_file import ShapesFile
 from penstock.shapes.preparation import judge
-from penstock.shapes.registry import Registry, ShapeEntry
-from penstock.shapes.shape import Shape, TableName, definition_hash
-from penstock.shapes.shapes_file import ShapesFile
-from penstock.shapes.table_facts import TableFacts
-from penstock.shapes.table_tree import Member, Tree
+from penstock.shapes.registry.registry import Registry, ShapeEntry
 
 TABLE = Relation("public", "t")
 WITHOUT_KEY = {TABLE: TableFacts(Tree(Member(TABLE, 1, 1, "x")), ())}

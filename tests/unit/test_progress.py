@@ -9,12 +9,12 @@ import pytest
 from rich.console import Console
 from structlog.testing import capture_logs
 
-from penstock.log_offset import LogOffset
-from penstock.ops.health import Phase
+from penstock.model.log_offset import LogOffset
 from penstock.shapes import progress
-from penstock.shapes.flusher import ShapeState, ShapeStatus
-from penstock.shapes.pipeline import ShapeLine
+from penstock.shapes.pace.flush_plan import ShapeState, ShapeStatus
 from penstock.shapes.progress import LoggedProgress, table_of
+from penstock.shapes.wiring import ShapeLine
+from penstock.status.health import Phase
 
 FIX = (
     "where needs REPLICA IDENTITY FULL on public.orders. Fix: ALTER TABLE public.orders REPLICA IDENTITY FULL"

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 import pytest
 
 from penstock.errors import ProtocolViolation
-from penstock.postgres import protocol
-from penstock.postgres.protocol import (
+from penstock.postgres.stream import protocol
+from penstock.postgres.stream.protocol import (
     Keepalive,
     XLogData,
     parse_frame,

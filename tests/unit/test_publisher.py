@@ -11,19 +11,19 @@ from typing import NamedTuple
 import pytest
 
 from penstock.capture.ack import AckTracker
-from penstock.capture.event import ChangeEvent
 from penstock.capture.queue import InflightEventQueue
+from penstock.decoding.wal2json import Wal2Json
 from penstock.errors import KeyRecovered, LineStale, SinkOutage
-from penstock.kinesis.batcher import MicroBatcher
-from penstock.kinesis.client import KEYS_IGNORED
-from penstock.kinesis.outcome import Accepted, Answered, Failed, Refused, Result, Unsent
-from penstock.kinesis.plan import PublishPlan
-from penstock.kinesis.publisher import KinesisPublisher
-from penstock.kinesis.undeliverable import UndeliverablePolicy
-from penstock.ops.health import Health
-from penstock.ops.metrics import CaptureMetrics
-from penstock.postgres.freshness import Freshness
-from penstock.postgres.wal2json import Wal2Json
+from penstock.kinesis.aws.outcome import Accepted, Answered, Failed, Refused, Result, Unsent
+from penstock.kinesis.write.batcher import MicroBatcher
+from penstock.kinesis.write.client import KEYS_IGNORED
+from penstock.kinesis.write.event import ChangeEvent
+from penstock.kinesis.write.plan import PublishPlan
+from penstock.kinesis.write.publisher import KinesisPublisher
+from penstock.kinesis.write.undeliverable import UndeliverablePolicy
+from penstock.postgres.leader.freshness import Freshness
+from penstock.status.capture_metrics import CaptureMetrics
+from penstock.status.health import Health
 
 OUT_OF_REACH = Failed("ConnectTimeout", "no answer", stream_fault=False)
 DENIED = Failed("AccessDeniedException", "no right", stream_fault=True)

@@ -15,14 +15,14 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.kinesis.quarantine import (
+from penstock.kinesis.write.quarantine import (
     FileQuarantine,
     QuarantineError,
     object_name,
     open_quarantine,
     pointer_record,
 )
-from penstock.log_offset import OP_INFINITY, LogOffset
+from penstock.model.log_offset import OP_INFINITY, LogOffset
 
 PAYLOAD = b'{"action":"I","columns":[{"name":"secret","value":"hunter2"}]}' * 1000
 
@@ -36,7 +36,7 @@ def run_store(prepare: str, directory: Path) -> subprocess.CompletedProcess[str]
     script = f"""
 import os, resource, signal, sys
 from pathlib import Path
-from penstock.kinesis.quarantine import FileQuarantine, QuarantineError
+from penstock.kinesis.write.quarantine import FileQuarantine, QuarantineError
 payload = sys.stdin.buffer.read()
 quarantine = FileQuarantine(Path({str(directory)!r}))
 {prepare}

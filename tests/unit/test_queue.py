@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from penstock.capture.event import ChangeEvent
 from penstock.capture.queue import InflightEventQueue
+from penstock.kinesis.write.event import ChangeEvent
 
 
 def event(size: int, ack_id: int = 1) -> ChangeEvent:

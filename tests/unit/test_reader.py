@@ -3,17 +3,17 @@ from __future__ import annotations
 import asyncio
 
 from penstock.capture.ack import AckTracker
-from penstock.capture.event import ChangeEvent
-from penstock.capture.feedback import Feedback
 from penstock.capture.intake import Intake
 from penstock.capture.queue import InflightEventQueue
 from penstock.capture.reader import Reader
-from penstock.kinesis.partition_key import Fallback, PartitionKeys
-from penstock.postgres.answering import Answering
-from penstock.postgres.freshness import Freshness
-from penstock.postgres.key_indexes import KeyIndexes
+from penstock.decoding.wal2json import Wal2Json
+from penstock.kinesis.write.event import ChangeEvent
+from penstock.kinesis.write.partition_key import Fallback, PartitionKeys
+from penstock.postgres.catalog.key_indexes import KeyIndexes
+from penstock.postgres.leader.answering import Answering
+from penstock.postgres.leader.freshness import Freshness
+from penstock.postgres.stream.feedback import Feedback
 from penstock.postgres.stream.walk import FrameWalk
-from penstock.postgres.wal2json import Wal2Json
 
 
 class SilentLine:

@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from penstock.shapes import registry as module
-from penstock.shapes.change_log_index import Relation
-from penstock.shapes.registry import (
+from penstock.changelog.index import Relation
+from penstock.model.snapshot_again import SnapshotAgain
+from penstock.postgres.catalog.table_facts import ColumnFacts, TableFacts
+from penstock.postgres.catalog.table_tree import Member, Tree
+from penstock.shapes.registry import registry as module
+from penstock.shapes.registry.registry import (
     Ceiling,
     Copy,
     FileRegistry,
@@ -20,9 +23,6 @@ from penstock.shapes.registry import (
     RegistryError,
     ShapeEntry,
 )
-from penstock.shapes.snapshot_again import SnapshotAgain
-from penstock.shapes.table_facts import ColumnFacts, TableFacts
-from penstock.shapes.table_tree import Member, Tree
 
 FACTS = TableFacts(Tree(Member(Relation("public", "orders"), 1, 2, "a")), (ColumnFacts("id", 1, "integer"),))
 OLD = Registry("7301", 2, "penstock_shapes", 0x16_B374D848, {"orders": ShapeEntry("ab" * 32)})

@@ -7,20 +7,20 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.log_offset import OP_INFINITY, LogOffset
-from penstock.shapes.change_log_index import Relation
-from penstock.shapes.registry import Copy, Registry, ShapeEntry
-from penstock.shapes.registry_decisions import (
+from penstock.changelog.index import Relation
+from penstock.model.log_offset import OP_INFINITY, LogOffset
+from penstock.model.shape import Shape, TableName, definition_hash
+from penstock.model.snapshot_again import SnapshotAgain
+from penstock.postgres.catalog.table_facts import TableFacts
+from penstock.postgres.catalog.table_tree import Member, Tree
+from penstock.shapes.registry.decisions import (
     Action,
     Continue,
     Refuse,
     ServerFacts,
     decide,
 )
-from penstock.shapes.shape import Shape, TableName, definition_hash
-from penstock.shapes.snapshot_again import SnapshotAgain
-from penstock.shapes.table_facts import TableFacts
-from penstock.shapes.table_tree import Member, Tree
+from penstock.shapes.registry.registry import Copy, Registry, ShapeEntry
 
 FACTS = TableFacts(Tree(Member(Relation("public", "orders"), 1, 2, "a")), ())
 ORDERS = Shape("orders", TableName("public", "orders"))

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.log_offset import LogOffset
-from penstock.shapes.flush_tracker import FlushTracker
-from penstock.shapes.registry import FileRegistry, Registry, RegistryError, ShapeEntry
-from penstock.shapes.registry_keeper import Confirmed, RegistryKeeper
+from penstock.model.log_offset import LogOffset
+from penstock.shapes.pace.flush_tracker import FlushTracker
+from penstock.shapes.registry.keeper import Confirmed, RegistryKeeper
+from penstock.shapes.registry.registry import FileRegistry, Registry, RegistryError, ShapeEntry
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.errors import ConnectionFailed, DecodingFailed, LineLost, ProtocolViolation
-from penstock.relapses import NEEDS_A_PERSON, SETTLED_S, Relapses
+from penstock.service.relapses import NEEDS_A_PERSON, SETTLED_S, Relapses
 
 
 def test_the_same_error_at_the_same_place_needs_a_person() -> None:

@@ -5,11 +5,11 @@ from typing import cast
 
 import pytest
 
+from penstock.model.shape import Shape, TableName
 from penstock.shapes.app import give_up_if_other
+from penstock.shapes.definition.reload import Reload, compare_files
+from penstock.shapes.definition.shapes_file import ShapeFileError, ShapesFile
 from penstock.shapes.leadership import ShapesLeadership
-from penstock.shapes.reload import Reload, compare_files
-from penstock.shapes.shape import Shape, TableName
-from penstock.shapes.shapes_file import ShapeFileError, ShapesFile
 
 EDITED = Shape("a", TableName("public", "a"), where="id > 1")
 A, B, C = (Shape(name, TableName("public", name)) for name in "abc")

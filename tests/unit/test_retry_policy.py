@@ -7,8 +7,8 @@ import pytest
 
 from penstock import errors
 from penstock.errors import NeedsOperator, PenstockError
-from penstock.kinesis.quarantine import QuarantineError
-from penstock.retry_policy import Pace, Policy, policy_for
+from penstock.kinesis.write.quarantine import QuarantineError
+from penstock.service.retry_policy import Pace, Policy, policy_for
 
 
 def descendants(kind: type[PenstockError]) -> Iterator[type[PenstockError]]:

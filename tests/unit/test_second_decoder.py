@@ -19,14 +19,14 @@ from penstock.decoding.port import (
     Unreadable,
     Value,
 )
-from penstock.kinesis.partition_key import Fallback, PartitionKeys
-from penstock.log_offset import LogOffset
+from penstock.kinesis.write.partition_key import Fallback, PartitionKeys
 from penstock.model.change import Action
+from penstock.model.log_offset import LogOffset
 from penstock.model.relation import Relation
-from penstock.postgres.key_indexes import KeyIndexes
+from penstock.postgres.catalog.key_indexes import KeyIndexes
+from penstock.postgres.catalog.table_tree import Member, Tree
 from penstock.postgres.stream.walk import FrameWalk
-from penstock.shapes.collector import Append, Collector, Committed
-from penstock.shapes.table_tree import Member, Tree
+from penstock.shapes.feed.collector import Append, Collector, Committed
 
 
 class NoScanner:

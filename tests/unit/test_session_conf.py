@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.spark.session_conf import ConfRefused, StorageRefused, check_conf, session_conf, with_theirs
+from penstock.lake.spark.session_conf import (
+    ConfRefused,
+    StorageRefused,
+    check_conf,
+    session_conf,
+    with_theirs,
+)
 
 _S3_LOG_STORE = "spark.delta.logStore.s3a.impl"
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from penstock.settings import (
+from penstock.settings.settings import (
     CaptureSettings,
     KinesisSettings,
     SettingsError,

@@ -6,11 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.shapes.change_log_index import Relation
-from penstock.shapes.shape import Shape, TableName
-from penstock.shapes.shape_rules import refusals
-from penstock.shapes.shapes_file import ShapesFile
-from penstock.shapes.table_facts import (
+from penstock.changelog.index import Relation
+from penstock.model.shape import Shape, TableName
+from penstock.postgres.catalog.table_facts import (
     ColumnFacts,
     IndexFacts,
     LeafFacts,
@@ -19,7 +17,9 @@ from penstock.shapes.table_facts import (
     is_unreadable,
     missing_text,
 )
-from penstock.shapes.table_tree import Member, Tree
+from penstock.postgres.catalog.table_tree import Member, Tree
+from penstock.shapes.definition.rules import refusals
+from penstock.shapes.definition.shapes_file import ShapesFile
 
 ORDERS = Relation("public", "orders")
 MAY = Relation("public", "orders_may")

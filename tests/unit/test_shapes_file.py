@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.shapes.shape import Shape, TableName, definition_hash
-from penstock.shapes.shapes_file import ShapeFileError, ShapesFile, load_shapes_file
+from penstock.model.shape import Shape, TableName, definition_hash
+from penstock.shapes.definition.shapes_file import ShapeFileError, ShapesFile, load_shapes_file
 
 ORDERS = Shape("orders", TableName("public", "orders"))
 

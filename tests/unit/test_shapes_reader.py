@@ -8,23 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from penstock.capture.feedback import Feedback
-from penstock.log_offset import BEFORE_ALL
-from penstock.lsn import format_lsn
-from penstock.postgres.answering import Answering
-from penstock.postgres.freshness import Freshness
+from penstock.changelog.index import Relation
+from penstock.changelog.log import ChangeLog
+from penstock.changelog.runs import create_run
+from penstock.decoding.wal2json import Wal2Json
+from penstock.model.log_offset import BEFORE_ALL
+from penstock.model.lsn import format_lsn
+from penstock.model.snapshot_again import SnapshotAgain
+from penstock.postgres.catalog.table_tree import Found, Member, Tree
+from penstock.postgres.leader.answering import Answering
+from penstock.postgres.leader.freshness import Freshness
+from penstock.postgres.stream.feedback import Feedback
 from penstock.postgres.stream.walk import FrameWalk
-from penstock.postgres.wal2json import Wal2Json
-from penstock.shapes.change_log import ChangeLog
-from penstock.shapes.change_log_index import Relation
-from penstock.shapes.change_log_runs import create_run
-from penstock.shapes.collector import Collector
-from penstock.shapes.flush_tracker import FlushTracker
-from penstock.shapes.flusher import FlushPlan
-from penstock.shapes.ledger import Ledger
-from penstock.shapes.reader import ShapesReader
-from penstock.shapes.snapshot_again import SnapshotAgain
-from penstock.shapes.table_tree import Found, Member, Tree
+from penstock.shapes.feed.collector import Collector
+from penstock.shapes.feed.ledger import Ledger
+from penstock.shapes.feed.log_writer import ShapesReader
+from penstock.shapes.pace.flush_plan import FlushPlan
+from penstock.shapes.pace.flush_tracker import FlushTracker
 
 EVENTS = Relation("public", "events")
 COLUMNS = ("id integer", "day integer")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.capture.slot_memory import Discovery, SlotMemory, compare, latest
-from penstock.postgres.slot_note import SlotNote
+from penstock.postgres.slot.note import SlotNote
 from penstock.postgres.timeline import ServerIdentity
 
 FIRST = ServerIdentity("700", 1, {})

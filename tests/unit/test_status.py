@@ -10,12 +10,12 @@ from collections.abc import AsyncIterator
 import pytest
 
 from penstock.local.ports import free_port
-from penstock.ops.health import Fault, Health
-from penstock.ops.metrics import CaptureMetrics
 from penstock.ops.server import OpsServer
-from penstock.ops.status import NoAnswer, Status, as_json, as_text, ask
-from penstock.postgres.freshness import Freshness
-from penstock.postgres.slot import SlotState
+from penstock.ops.status_command import NoAnswer, Status, as_json, as_text, ask
+from penstock.postgres.leader.freshness import Freshness
+from penstock.postgres.slot.state import SlotState
+from penstock.status.capture_metrics import CaptureMetrics
+from penstock.status.health import Fault, Health
 from tests.servers.slots import HEALTHY
 
 SLOT = HEALTHY._replace(confirmed_flush_lsn=0x16B374D848, retained_bytes=2_345_678)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.shapes import streamed_rows
-from penstock.shapes.streamed_rows import Digest, StreamedRows, row_hash
+from penstock.shapes.following import streamed_rows
+from penstock.shapes.following.streamed_rows import Digest, StreamedRows, row_hash
 
 PK = [{"name": "id", "type": "integer"}]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.postgres.synchronous import names_standby, synchronous_standby
+from penstock.postgres.leader.synchronous import names_standby, synchronous_standby
 
 OURS = "penstock capture etl_slot_wal2json"
 

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.shapes.change_log_index import Relation
-from penstock.shapes.table_facts import ColumnFacts, IndexFacts, LeafFacts, TableFacts
-from penstock.shapes.table_tree import Member, Tree
+from penstock.changelog.index import Relation
+from penstock.postgres.catalog.table_facts import ColumnFacts, IndexFacts, LeafFacts, TableFacts
+from penstock.postgres.catalog.table_tree import Member, Tree
 
 # As a registry of before has it: without `placed`, a tree's columns and children, and `is_virtual`.
 WRITTEN = """

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.capture.transaction_builder import TransactionBuilder
 from penstock.errors import ProtocolViolation
+from penstock.postgres.stream.transactions import TransactionBuilder
 
 
 def test_a_new_builder_may_confirm_what_is_confirmed() -> None:

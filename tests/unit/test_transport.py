@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from botocore.awsrequest import AWSRequest
 
-from penstock.kinesis.transport import HttpAnswer, Transport
+from penstock.kinesis.aws.transport import HttpAnswer, Transport
 from tests.servers.web_proxy import WebProxy, make_certificate
 
 CONNECT_S = 2.0

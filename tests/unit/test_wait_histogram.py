@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from penstock.ops.wait_histogram import WaitHistogram
+from penstock.status.wait_histogram import WaitHistogram
 
 
 @pytest.fixture

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from penstock.decoding.port import Unreadable
+from penstock.decoding.wal2json import Wal2Json, replication_options
 from penstock.model.change import Action
 from penstock.model.relation import Relation
-from penstock.postgres.wal2json import Wal2Json, replication_options
 
 DECODER = Wal2Json()
 

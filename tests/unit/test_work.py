@@ -12,35 +12,35 @@ from typing import cast
 import pytest
 from structlog.testing import capture_logs
 
+from penstock.changelog.errors import LogNotShared, SegmentUnreadable
+from penstock.changelog.index import Relation
+from penstock.changelog.log import ChangeLog, LogLimits
+from penstock.changelog.runs import create_run
+from penstock.decoding.rows import DecodeError, LayoutChanged, NanRefused, RowIncomplete
+from penstock.decoding.wal2json import Wal2Json
 from penstock.errors import PenstockError
-from penstock.log_offset import LogOffset
-from penstock.postgres.snapshot import SnapshotPart
+from penstock.lake.delta.foreign_commits import ForeignCommit
+from penstock.lake.ports import JobDone, ShapeJobs
+from penstock.model.log_offset import LogOffset
+from penstock.model.shape import Shape, TableName, definition_hash
+from penstock.model.snapshot_again import SnapshotAgain
+from penstock.postgres.catalog.table_catalog import ShapeCatalog
+from penstock.postgres.catalog.table_facts import ColumnFacts, TableFacts
+from penstock.postgres.catalog.table_tree import Member, Tree
+from penstock.postgres.snapshot.export import SnapshotPart
 from penstock.postgres.stream.walk import FrameWalk
-from penstock.postgres.wal2json import Wal2Json
-from penstock.shapes import drift as drift_module
-from penstock.shapes import work
-from penstock.shapes.change_log import ChangeLog, LogLimits
-from penstock.shapes.change_log_errors import LogNotShared, SegmentUnreadable
-from penstock.shapes.change_log_index import Relation
-from penstock.shapes.change_log_runs import create_run
-from penstock.shapes.collector import Append, Collector, Committed
-from penstock.shapes.drift import Drift
-from penstock.shapes.flush_tracker import FlushTracker
-from penstock.shapes.flusher import FlushPlan, Job, ShapeState, Start
-from penstock.shapes.job_runner import JobThreads
-from penstock.shapes.jobs import JobDone, ShapeJobs
-from penstock.shapes.ledger import Ledger, whole
-from penstock.shapes.registry import Copy, Registry, ShapeEntry
-from penstock.shapes.registry_decisions import Continue, ServerFacts, decide
-from penstock.shapes.registry_keeper import RegistryKeeper
-from penstock.shapes.shape import Shape, TableName, definition_hash
-from penstock.shapes.shape_catalog import ShapeCatalog
-from penstock.shapes.snapshot_again import SnapshotAgain
-from penstock.shapes.table_facts import ColumnFacts, TableFacts
-from penstock.shapes.table_tree import Member, Tree
-from penstock.shapes.work import ShapeStopped, Work
-from penstock.spark.decode import DecodeError, LayoutChanged, NanRefused, RowIncomplete
-from penstock.spark.foreign_commits import ForeignCommit
+from penstock.shapes.feed.collector import Append, Collector, Committed
+from penstock.shapes.feed.ledger import Ledger, whole
+from penstock.shapes.flushing import work
+from penstock.shapes.flushing.job_runner import JobThreads
+from penstock.shapes.flushing.work import ShapeStopped, Work
+from penstock.shapes.following import drift as drift_module
+from penstock.shapes.following.drift import Drift
+from penstock.shapes.pace.flush_plan import FlushPlan, Job, ShapeState, Start
+from penstock.shapes.pace.flush_tracker import FlushTracker
+from penstock.shapes.registry.decisions import Continue, ServerFacts, decide
+from penstock.shapes.registry.keeper import RegistryKeeper
+from penstock.shapes.registry.registry import Copy, Registry, ShapeEntry
 
 TABLE = Relation("public", "t")
 OTHER = Relation("public", "other")

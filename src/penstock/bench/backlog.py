@@ -6,9 +6,9 @@ import subprocess
 import time
 from typing import Final
 
+from penstock.decoding.wal2json import replication_options
 from penstock.local.postgres import PrivatePostgres
 from penstock.local.postgres_programs import PostgresPrograms
-from penstock.postgres.wal2json import replication_options
 
 _ROUND: Final = 1000
 _TABLE: Final = """

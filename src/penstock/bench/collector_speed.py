@@ -7,12 +7,12 @@ import time
 from typing import Final
 
 from penstock.bench.table import Row
-from penstock.lsn import format_lsn
+from penstock.changelog.index import Relation
+from penstock.decoding.wal2json import Wal2Json
+from penstock.model.lsn import format_lsn
+from penstock.postgres.catalog.table_tree import Member, Tree
 from penstock.postgres.stream.walk import FrameWalk
-from penstock.postgres.wal2json import Wal2Json
-from penstock.shapes.change_log_index import Relation
-from penstock.shapes.collector import Collector
-from penstock.shapes.table_tree import Member, Tree
+from penstock.shapes.feed.collector import Collector
 
 MANY: Final = 1000
 TARGET: Final = 0.8

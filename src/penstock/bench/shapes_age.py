@@ -7,10 +7,10 @@ import statistics
 from collections.abc import Callable
 from typing import Final
 
+from penstock.bench.spark_age import AgingTable
+from penstock.bench.spark_jobs import SparkBench
 from penstock.bench.table import Row, say
-from penstock.spark.bench import SparkBench
-from penstock.spark.bench_age import AgingTable
-from penstock.spark.changes import ShapeLayout
+from penstock.lake.jobs.changes import ShapeLayout
 
 _OLDER_COMMITS: Final = 20_000
 _RANDOM_FLUSHES: Final = 50

@@ -11,9 +11,9 @@ from penstock.bench.collector_speed import collector_speed
 from penstock.bench.shapes_age import aging
 from penstock.bench.shapes_backlog import create_orders
 from penstock.bench.shapes_many import many
+from penstock.bench.spark_jobs import SparkBench
 from penstock.bench.table import Row, print_table, say, write_markdown
 from penstock.local.postgres import PrivatePostgres
-from penstock.spark.bench import SparkBench
 
 
 def bench_shapes(

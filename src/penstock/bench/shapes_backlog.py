@@ -9,15 +9,15 @@ from typing import Final, LiteralString, NamedTuple
 import psycopg
 from psycopg.sql import SQL, Placeholder
 
+from penstock.changelog.index import Relation, SegmentRange
+from penstock.changelog.log import ChangeLog, LogLimits
+from penstock.changelog.runs import create_run
+from penstock.decoding import wal2json
+from penstock.decoding.rows import Column
 from penstock.local.postgres import PrivatePostgres
-from penstock.log_offset import BEFORE_ALL
 from penstock.model.change import Action
-from penstock.postgres import wal2json
+from penstock.model.log_offset import BEFORE_ALL
 from penstock.postgres.connection import PINNED_SESSION, QUALIFIED_NAMES
-from penstock.shapes.change_log import ChangeLog, LogLimits
-from penstock.shapes.change_log_index import Relation, SegmentRange
-from penstock.shapes.change_log_runs import create_run
-from penstock.spark.decode import Column
 
 ORDERS: Final = Relation("public", "orders")
 KEY: Final = ("id",)

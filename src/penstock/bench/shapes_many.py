@@ -19,7 +19,7 @@ from psycopg.sql import SQL, Identifier
 from penstock.bench.shapes_run import ShapesRun
 from penstock.bench.table import Row, say
 from penstock.local.postgres import PrivatePostgres
-from penstock.lsn import parse_lsn
+from penstock.model.lsn import parse_lsn
 
 _LIMIT_S: Final = 25.0
 _GROWTH: Final = 1.2

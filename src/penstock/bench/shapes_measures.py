@@ -13,13 +13,13 @@ import psycopg
 
 from penstock.bench.shapes_backlog import COLUMNS, KEY, ORDERS, write_backlog
 from penstock.bench.shapes_run import ShapesRun
+from penstock.bench.spark_jobs import SparkBench
 from penstock.bench.table import Row, say
+from penstock.lake.jobs.changes import ShapeLayout
 from penstock.local.postgres import PrivatePostgres
 from penstock.local.postgres_programs import PostgresPrograms
 from penstock.postgres.connection import connection_parameters
-from penstock.postgres.snapshot import export_snapshot
-from penstock.spark.bench import SparkBench
-from penstock.spark.changes import ShapeLayout
+from penstock.postgres.snapshot.export import export_snapshot
 
 _IDLE_S: Final = 20.0
 LAYOUT: Final = ShapeLayout(str(ORDERS), COLUMNS, KEY, tuple(column.name for column in COLUMNS))

@@ -11,13 +11,13 @@ import structlog
 from penstock.abandonable import in_daemon_thread
 from penstock.capture.leadership import RELEASE_S, Leadership
 from penstock.capture.slot_memory import SlotMemory
-from penstock.kinesis.client import KinesisClient, RecordSink
-from penstock.leader_cycle import LeaderCycle
-from penstock.ops.health import Fault, Health, Phase
-from penstock.ops.metrics import CaptureMetrics
+from penstock.kinesis.write.client import KinesisClient, RecordSink
 from penstock.ops.server import OpsServer
-from penstock.postgres.slot_monitor import SlotMonitor
-from penstock.settings import CaptureSettings
+from penstock.postgres.slot.monitor import SlotMonitor
+from penstock.service.cycle import LeaderCycle
+from penstock.settings.settings import CaptureSettings
+from penstock.status.capture_metrics import CaptureMetrics
+from penstock.status.health import Fault, Health, Phase
 
 _THREAD_SWITCH_S: Final = 0.0002
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from penstock.capture.pipeline import Pipeline
+from penstock.capture.wiring import Pipeline
 from penstock.clock import awake_or_asleep
-from penstock.ops.health import Health
-from penstock.ops.metrics import CaptureMetrics
-from penstock.postgres.freshness import Freshness
+from penstock.postgres.leader.freshness import Freshness
+from penstock.status.capture_metrics import CaptureMetrics
+from penstock.status.health import Health
 
 _INTERVAL_S: Final = 1.0
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from penstock.capture.ack import AckTracker
-from penstock.capture.event import ChangeEvent
-from penstock.kinesis.partition_key import KeyedRelation, PartitionKeys, UnknownRelation
-from penstock.log_offset import OP_INFINITY
+from penstock.kinesis.write.event import ChangeEvent
+from penstock.kinesis.write.partition_key import KeyedRelation, PartitionKeys, UnknownRelation
 from penstock.model.change import Boundary, Change
+from penstock.model.log_offset import OP_INFINITY
 from penstock.postgres.stream.walk import FrameWalk
 
 

@@ -10,26 +10,26 @@ from typing import Final
 import structlog
 
 from penstock.capture.gauges import Gauges
-from penstock.capture.pipeline import Pipeline
 from penstock.capture.slot_memory import Discovery, Finding, SlotMemory, compare, latest
+from penstock.capture.wiring import Pipeline
 from penstock.clock import awake_or_asleep
 from penstock.decoding.plugins import decoder_for
 from penstock.decoding.port import Decoder
 from penstock.errors import SlotInvalid
-from penstock.kinesis.client import RecordSink
-from penstock.lsn import format_lsn
+from penstock.kinesis.write.client import RecordSink
+from penstock.model.lsn import format_lsn
 from penstock.model.relation import Relation
-from penstock.ops.health import Fault, Health, Phase
-from penstock.ops.metrics import CaptureMetrics
-from penstock.postgres.catalog import Catalog
-from penstock.postgres.freshness import Freshness
-from penstock.postgres.leader_line import AnotherLeads, EnsuredSlot, LeaderLine
-from penstock.postgres.replication_stream import ReplicationStream
-from penstock.postgres.slot import SlotState, check_slot, describe
-from penstock.postgres.slot_note import NoteStore, SlotNote
+from penstock.postgres.catalog.key_catalog import Catalog
+from penstock.postgres.leader.freshness import Freshness
+from penstock.postgres.leader.line import AnotherLeads, EnsuredSlot, LeaderLine
+from penstock.postgres.leader.watchdog import Watchdog
+from penstock.postgres.slot.note import NoteStore, SlotNote
+from penstock.postgres.slot.state import SlotState, check_slot, describe
+from penstock.postgres.stream.replication import ReplicationStream
 from penstock.postgres.timeline import ServerIdentity
-from penstock.postgres.watchdog import Watchdog
-from penstock.settings import CaptureSettings
+from penstock.settings.settings import CaptureSettings
+from penstock.status.capture_metrics import CaptureMetrics
+from penstock.status.health import Fault, Health, Phase
 
 LAST_WORDS_S: Final = 0.8
 """For the last requests, the last note and the last status, behind a drain that took all of its time."""

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from penstock.capture.feedback import Frontier
-from penstock.postgres.slot_note import NoteStore, SlotNote
+from penstock.postgres.slot.note import NoteStore, SlotNote
+from penstock.postgres.stream.feedback import Frontier
 
 NOTE_EVERY_S: Final = 0.5
 """At most so often, while records are published."""

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from penstock.capture.event import ChangeEvent
+from penstock.kinesis.write.event import ChangeEvent
 
 
 class InflightEventQueue:

@@ -6,13 +6,13 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-from penstock.capture.event import ChangeEvent
 from penstock.capture.intake import Batch, Intake
 from penstock.capture.queue import InflightEventQueue
-from penstock.kinesis.partition_key import KeyedRelation, PartitionKeys
-from penstock.postgres.answering import Answering
-from penstock.postgres.key_indexes import KeyIndexes
-from penstock.postgres.replication_stream import FrameSource
+from penstock.kinesis.write.event import ChangeEvent
+from penstock.kinesis.write.partition_key import KeyedRelation, PartitionKeys
+from penstock.postgres.catalog.key_indexes import KeyIndexes
+from penstock.postgres.leader.answering import Answering
+from penstock.postgres.stream.replication import FrameSource
 
 
 class Reader:

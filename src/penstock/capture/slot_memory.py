@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
-from penstock.lsn import format_lsn
-from penstock.postgres.slot_note import SlotNote
+from penstock.model.lsn import format_lsn
+from penstock.postgres.slot.note import SlotNote
 from penstock.postgres.timeline import ServerIdentity
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from penstock.decoding.port import Decoder
-from penstock.postgres.wal2json import Wal2Json
+from penstock.decoding.wal2json import Wal2Json
 
 _DECODERS: Final[Mapping[str, Callable[[], Decoder]]] = {"wal2json": Wal2Json}
 

@@ -22,9 +22,9 @@ from penstock.demo.screen import Screen
 from penstock.demo.stage import DemoFailed, Stage
 from penstock.demo.story import Story
 from penstock.errors import PenstockError
+from penstock.lake.spark.jars import cache_directory, jar_paths
 from penstock.local.kinesis import LocalKinesis
 from penstock.local.postgres import PrivatePostgres
-from penstock.spark.jars import cache_directory, jar_paths
 
 EXIT_NOT_PROVED: Final = 1
 

@@ -14,7 +14,7 @@ from penstock.demo.processes import Program, Service
 from penstock.demo.stage import Stage
 from penstock.demo.story import Story
 from penstock.demo.watch import Watch
-from penstock.spark.jars import cache_directory
+from penstock.lake.spark.jars import cache_directory
 
 SLOT: Final = "shop_to_lake"
 SHAPES: Final = ("order_lines", "open_orders", "customers")

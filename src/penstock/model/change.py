@@ -6,7 +6,7 @@ from enum import Enum
 
 import msgspec
 
-from penstock.log_offset import LogOffset
+from penstock.model.log_offset import LogOffset
 
 
 class Action(Enum):

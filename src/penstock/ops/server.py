@@ -10,7 +10,7 @@ from aiohttp import web
 
 from penstock.clock import awake_or_asleep
 from penstock.errors import PenstockError
-from penstock.ops.health import Health
+from penstock.status.health import Health
 
 
 class OpsPortTaken(PenstockError):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from psycopg import AsyncConnection, errors
 
-from penstock.lsn import parse_lsn
+from penstock.model.lsn import parse_lsn
 
 
 class ServerIdentity(NamedTuple):

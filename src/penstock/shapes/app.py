@@ -14,36 +14,36 @@ from typing import Final, NamedTuple
 import structlog
 from pyspark.sql import SparkSession
 
+from penstock.changelog.errors import not_shared
+from penstock.changelog.index import Relation
 from penstock.errors import NeedsOperator, PenstockError, PostgresError
-from penstock.leader_cycle import LeaderCycle
-from penstock.ops.health import Health, Phase
+from penstock.lake.jobs.log_check import blind_hosts, cancel_look, runs_in_driver
+from penstock.lake.jobs.shape_jobs import SparkJobs
+from penstock.lake.jobs.where_check import where_refusals
+from penstock.lake.ports import ShapeJobs, SparkGone
+from penstock.lake.spark.session import open_session, stop_session
+from penstock.lake.spark.session_conf import check_conf
 from penstock.ops.server import OpsServer, check_port
-from penstock.ops.shapes_metrics import ShapesMetrics
+from penstock.postgres.catalog.table_catalog import ShapeCatalog
+from penstock.postgres.catalog.table_facts import TableFacts
 from penstock.postgres.connection import QUALIFIED_NAMES
-from penstock.postgres.leader_line import LeaderLine
-from penstock.postgres.slot_monitor import SlotMonitor
+from penstock.postgres.leader.line import LeaderLine
+from penstock.postgres.slot.monitor import SlotMonitor
 from penstock.postgres.timeline import ServerIdentity
-from penstock.settings import ShapesSettings
-from penstock.shapes.change_log_errors import not_shared
-from penstock.shapes.change_log_index import Relation
-from penstock.shapes.job_runner import JobThreads
-from penstock.shapes.jobs import ShapeJobs, SparkGone
+from penstock.service.cycle import LeaderCycle
+from penstock.settings.settings import ShapesSettings
+from penstock.shapes.definition.reload import compare_files, terminal_is_gone
+from penstock.shapes.definition.shapes_file import ShapeFileError, ShapesFile, load_shapes_file
+from penstock.shapes.flushing.job_runner import JobThreads
 from penstock.shapes.leadership import ShapesLeadership, ShapeStalled
-from penstock.shapes.pipeline import ShapeLine
 from penstock.shapes.preparation import judge
 from penstock.shapes.progress import Progress
-from penstock.shapes.registry import RegistryError
-from penstock.shapes.registry_decisions import not_our_table
-from penstock.shapes.registry_places import open_registry
-from penstock.shapes.reload import compare_files, terminal_is_gone
-from penstock.shapes.shape_catalog import ShapeCatalog
-from penstock.shapes.shapes_file import ShapeFileError, ShapesFile, load_shapes_file
-from penstock.shapes.table_facts import TableFacts
-from penstock.spark.log_check import blind_hosts, cancel_look, runs_in_driver
-from penstock.spark.session import open_session, stop_session
-from penstock.spark.session_conf import check_conf
-from penstock.spark.shape_jobs import SparkJobs
-from penstock.spark.where_check import where_refusals
+from penstock.shapes.registry.decisions import not_our_table
+from penstock.shapes.registry.places import open_registry
+from penstock.shapes.registry.registry import RegistryError
+from penstock.shapes.wiring import ShapeLine
+from penstock.status.health import Health, Phase
+from penstock.status.shapes_metrics import ShapesMetrics
 
 EXIT_DONE: Final = 0
 EXIT_STALLED: Final = 1

@@ -12,32 +12,32 @@ from typing import Final
 
 import structlog
 
+from penstock.changelog.index import Relation
+from penstock.changelog.log import ChangeLog, LogLimits
+from penstock.changelog.runs import create_run, remove_older_runs, remove_run
 from penstock.clock import awake_or_asleep
 from penstock.decoding.plugins import decoder_for
 from penstock.decoding.port import Decoder
 from penstock.errors import PenstockError, PluginOptionRefused
-from penstock.lsn import format_lsn
-from penstock.ops.health import Fault, Health, Phase
-from penstock.ops.shapes_metrics import ShapesMetrics
+from penstock.lake.ports import ShapeJobs
+from penstock.model.lsn import format_lsn
+from penstock.postgres.catalog.table_catalog import ShapeCatalog
 from penstock.postgres.connection import QUALIFIED_NAMES
-from penstock.postgres.freshness import Freshness
-from penstock.postgres.leader_line import AnotherLeads, LeaderLine
-from penstock.postgres.replication_stream import ReplicationStream
-from penstock.postgres.slot import describe
+from penstock.postgres.leader.freshness import Freshness
+from penstock.postgres.leader.line import AnotherLeads, LeaderLine
+from penstock.postgres.leader.watchdog import Watchdog
+from penstock.postgres.slot.state import describe
+from penstock.postgres.stream.replication import ReplicationStream
 from penstock.postgres.timeline import ServerIdentity, flushed_lsn
-from penstock.postgres.watchdog import Watchdog
-from penstock.settings import ShapesSettings
-from penstock.shapes.change_log import ChangeLog, LogLimits
-from penstock.shapes.change_log_index import Relation
-from penstock.shapes.change_log_runs import create_run, remove_older_runs, remove_run
-from penstock.shapes.flusher import FlushLimits, ShapeState
-from penstock.shapes.job_runner import JobThreads
-from penstock.shapes.jobs import ShapeJobs
-from penstock.shapes.pipeline import ShapeLine, ShapesPipeline
+from penstock.settings.settings import ShapesSettings
+from penstock.shapes.definition.shapes_file import ShapesFile
+from penstock.shapes.flushing.job_runner import JobThreads
+from penstock.shapes.pace.flush_plan import FlushLimits, ShapeState
 from penstock.shapes.preparation import Preparation, Prepared
-from penstock.shapes.registry import RegistryStore
-from penstock.shapes.shape_catalog import ShapeCatalog
-from penstock.shapes.shapes_file import ShapesFile
+from penstock.shapes.registry.registry import RegistryStore
+from penstock.shapes.wiring import ShapeLine, ShapesPipeline
+from penstock.status.health import Fault, Health, Phase
+from penstock.status.shapes_metrics import ShapesMetrics
 
 _LOOK_FOR_END_S: Final = 0.1
 _UPKEEP_EVERY_S: Final = 1.0

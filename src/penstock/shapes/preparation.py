@@ -9,26 +9,26 @@ from typing import NamedTuple
 
 import structlog
 
+from penstock.changelog.index import Relation
 from penstock.errors import NeedsOperator
-from penstock.log_offset import LogOffset
-from penstock.lsn import format_lsn
-from penstock.ops.shapes_metrics import ShapesMetrics
-from penstock.postgres.leader_line import LeaderLine
-from penstock.postgres.slot import SlotState, check_slot
+from penstock.lake.ports import ShapeJobs
+from penstock.model.log_offset import LogOffset
+from penstock.model.lsn import format_lsn
+from penstock.model.shape import definition_hash
+from penstock.model.snapshot_again import SnapshotAgain
+from penstock.postgres.catalog.table_catalog import ShapeCatalog
+from penstock.postgres.catalog.table_facts import TableFacts
+from penstock.postgres.leader.line import LeaderLine
+from penstock.postgres.slot.state import SlotState, check_slot
 from penstock.postgres.timeline import ServerIdentity, flushed_lsn
-from penstock.shapes.change_log_index import Relation
-from penstock.shapes.job_runner import JobThreads
-from penstock.shapes.jobs import ShapeJobs
-from penstock.shapes.ledger import whole
-from penstock.shapes.registry import Registry, RegistryStore
-from penstock.shapes.registry_decisions import Action, Decision, Refuse, ServerFacts, decide
-from penstock.shapes.registry_keeper import RegistryKeeper
-from penstock.shapes.shape import definition_hash
-from penstock.shapes.shape_catalog import ShapeCatalog
-from penstock.shapes.shape_rules import refusals
-from penstock.shapes.shapes_file import ShapesFile
-from penstock.shapes.snapshot_again import SnapshotAgain
-from penstock.shapes.table_facts import TableFacts
+from penstock.shapes.definition.rules import refusals
+from penstock.shapes.definition.shapes_file import ShapesFile
+from penstock.shapes.feed.ledger import whole
+from penstock.shapes.flushing.job_runner import JobThreads
+from penstock.shapes.registry.decisions import Action, Decision, Refuse, ServerFacts, decide
+from penstock.shapes.registry.keeper import RegistryKeeper
+from penstock.shapes.registry.registry import Registry, RegistryStore
+from penstock.status.shapes_metrics import ShapesMetrics
 
 _log = structlog.get_logger()
 

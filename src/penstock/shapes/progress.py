@@ -14,10 +14,10 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from penstock.lsn import format_lsn
-from penstock.ops.health import Phase
-from penstock.shapes.flusher import ShapeState
-from penstock.shapes.pipeline import ShapeLine
+from penstock.model.lsn import format_lsn
+from penstock.shapes.pace.flush_plan import ShapeState
+from penstock.shapes.wiring import ShapeLine
+from penstock.status.health import Phase
 
 _DRAW_EVERY_S: Final = 0.5
 _LOG_EVERY_S: Final = 10.0

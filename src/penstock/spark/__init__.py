@@ -10,6 +10,6 @@ if TYPE_CHECKING:
 
 def register(spark: SparkSession) -> None:
     """Make `spark.read.format("penstock")` known to this session (docs/log.md)."""
-    from penstock.spark.changes_source import ChangesSource
+    from penstock.sources.log_source import ChangesSource
 
     spark.dataSource.register(ChangesSource)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from penstock.capture.transaction_builder import TransactionBuilder
 from penstock.decoding.port import Decoder, Unreadable
 from penstock.errors import ProtocolViolation
 from penstock.model.change import Action, Boundary, Change
-from penstock.postgres import protocol
+from penstock.postgres.stream import protocol
+from penstock.postgres.stream.transactions import TransactionBuilder
 
 
 class Visitor(Protocol):

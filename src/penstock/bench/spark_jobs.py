@@ -1,0 +1,130 @@
+"""The Spark parts of `penstock bench shapes`: our jobs, and the least that plain PySpark can do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+from delta.tables import DeltaTable
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, StructField, StructType
+
+from penstock.bench.spark_age import AgingTable
+from penstock.changelog.index import SegmentRange
+from penstock.changelog.segment_reader import read_segment
+from penstock.decoding.rows import Column as TableColumn
+from penstock.lake.delta.table import AppId, ShapeTable
+from penstock.lake.jobs.changes import ShapeLayout, share_out
+from penstock.lake.jobs.flush import Flushed, flush
+from penstock.lake.jobs.snapshot_source import snapshot_rows
+from penstock.lake.spark.session import open_session, shape_session, stop_session
+from penstock.postgres.snapshot.export import SnapshotPart
+
+_FRAME: Final = (
+    "action string, columns array<struct<name:string,value:string>>,"
+    " identity array<struct<name:string,value:string>>"
+)
+
+# What Delta keeps of a MERGE. Its source, which is our fold, is computed once and kept.
+_MERGE_TIMES: Final = ("materializeSourceTimeMs", "scanTimeMs", "rewriteTimeMs")
+
+
+class Applied(NamedTuple):
+    """A backlog that was flushed."""
+
+    seconds: float
+    stages: dict[str, float]
+    """Where the seconds went."""
+
+
+class SparkBench:
+    """One Spark with two cores, for everything that is measured side by side."""
+
+    def __init__(self, directory: Path) -> None:
+        self._spark = open_session("local[2]", "penstock bench")
+        self._directory = directory
+        self._tables = 0
+
+    def close(self) -> None:
+        """Stop Spark."""
+        stop_session(self._spark)
+
+    def flush(self, layout: ShapeLayout, ranges: Sequence[SegmentRange], up_to: int) -> Applied:
+        """Apply a backlog to a table that is empty."""
+        table = self._new_table()
+        table.create(_schema(layout.columns), layout.key)
+        started = time.perf_counter()
+        done = flush(self._spark, table, layout, ranges, up_to)
+        seconds = time.perf_counter() - started
+        return Applied(seconds, self._stages(table, done, seconds))
+
+    def plain(self, layout: ShapeLayout, ranges: Sequence[SegmentRange]) -> float:
+        """Seconds that plain PySpark takes: the same segments, from_json to typed columns, Parquet."""
+        target = str(self._directory / f"plain-{self._tables}")
+        self._tables += 1
+        started = time.perf_counter()
+        frame = _payloads(self._spark, ranges).select(F.from_json("payload", _FRAME).alias("frame"))
+        frame.select(
+            F.col("frame.action").alias("action"), *[_typed(column) for column in layout.columns]
+        ).write.mode("append").parquet(target)
+        return time.perf_counter() - started
+
+    def snapshot(self, layout: ShapeLayout, parts: Sequence[SnapshotPart], name: str) -> float:
+        """Seconds that a snapshot takes, into Delta."""
+        table = self._new_table()
+        started = time.perf_counter()
+        rows = snapshot_rows(self._spark, layout.relation, layout.columns, parts, name)
+        table.overwrite_from(rows, 1, layout.key)
+        return time.perf_counter() - started
+
+    def _stages(self, table: ShapeTable, done: Flushed, seconds: float) -> dict[str, float]:
+        (last,) = DeltaTable.forPath(self._spark, table.path).history(1).collect()
+        fold, scan, rewrite = (int(last.operationMetrics.get(name, 0)) / 1000 for name in _MERGE_TIMES)
+        return {
+            "read, decode and survey": done.decode_s,
+            "fold": fold,
+            "MERGE looks for the rows": scan,
+            "MERGE writes files": rewrite,
+            "plans, commit, reading back": seconds - done.decode_s - fold - scan - rewrite,
+        }
+
+    def aging_table(self, layout: ShapeLayout, rows: int) -> AgingTable:
+        """A table of orders that can be made old."""
+        self._tables += 1
+        directory = self._directory / f"aging-{self._tables}"
+        directory.mkdir()
+        return AgingTable(self._spark, directory, layout, rows)
+
+    def _new_table(self) -> ShapeTable:
+        self._tables += 1
+        path = str(self._directory / f"table-{self._tables}")
+        return ShapeTable(shape_session(self._spark), path, AppId("1", "bench", 1))
+
+
+def _schema(columns: Sequence[TableColumn]) -> StructType:
+    return StructType([StructField(column.name, DataType.fromDDL(column.lake.spark)) for column in columns])
+
+
+def _payloads(spark: SparkSession, ranges: Sequence[SegmentRange]) -> DataFrame:
+    tasks = share_out(ranges)
+
+    def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch["id"].to_pylist():
+                for part in tasks[number]:
+                    for rows in read_segment(part):
+                        texts = rows["payload"].cast(pa.string())
+                        yield pa.RecordBatch.from_arrays([texts], names=["payload"])
+
+    return spark.range(len(tasks), numPartitions=len(tasks)).mapInArrow(read, "payload string")
+
+
+def _typed(column: TableColumn) -> Column:
+    """A column's value, of the new row or of the old one's key, by its name."""
+    cells = F.coalesce("frame.columns", "frame.identity")
+    mine = F.filter(cells, lambda cell: cell.getField("name") == column.name)
+    return F.get(mine, F.lit(0)).getField("value").cast(column.lake.spark).alias(column.name)

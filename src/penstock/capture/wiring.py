@@ -1,0 +1,152 @@
+"""The parts of one leadership, wired together."""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, Protocol
+
+from penstock.capture.ack import AckTracker
+from penstock.capture.intake import Intake
+from penstock.capture.noted_frontier import NotedFrontier
+from penstock.capture.queue import InflightEventQueue
+from penstock.capture.reader import Reader
+from penstock.decoding.port import Decoder
+from penstock.kinesis.write.backoff import full_jitter
+from penstock.kinesis.write.batcher import MicroBatcher
+from penstock.kinesis.write.client import RecordSink
+from penstock.kinesis.write.partition_key import Fallback, PartitionKeys
+from penstock.kinesis.write.plan import PublishPlan
+from penstock.kinesis.write.publisher import KinesisPublisher
+from penstock.kinesis.write.quarantine import open_quarantine
+from penstock.kinesis.write.undeliverable import UndeliverablePolicy
+from penstock.postgres.catalog.key_indexes import KeyIndexes
+from penstock.postgres.leader.answering import Answering
+from penstock.postgres.leader.freshness import Freshness
+from penstock.postgres.slot.note import NoteStore, SlotNote
+from penstock.postgres.stream.feedback import Feedback, StatusLine
+from penstock.postgres.stream.replication import FrameSource
+from penstock.postgres.stream.walk import FrameWalk
+from penstock.settings.settings import CaptureSettings
+from penstock.settings.timings import Timings
+from penstock.status.capture_metrics import CaptureMetrics
+from penstock.status.health import Health
+
+_AIM: Final = 0.5
+"""KINESIS_BATCH_MAX_DELAY_MS is an upper bound, and timers are late: the batcher aims at this share of it."""
+
+
+class Line(FrameSource, StatusLine, Protocol):
+    """A replication stream, as the pipeline sees it."""
+
+
+class Pipeline:
+    """Stream to reader to queue to publisher, and the frontier back. A new one for each leadership."""
+
+    def __init__(
+        self,
+        settings: CaptureSettings,
+        *,
+        line: Line,
+        decoder: Decoder,
+        start_lsn: int,
+        note: SlotNote,
+        note_store: NoteStore | None,
+        sink: RecordSink,
+        key_indexes: Callable[[str, str], Awaitable[KeyIndexes]],
+        freshness: Freshness,
+        health: Health,
+        metrics: CaptureMetrics,
+    ) -> None:
+        jitter = partial(full_jitter, rng=random.Random())  # noqa: S311 - spreads retries, guards nothing
+        self.tracker = AckTracker(initial_lsn=start_lsn)
+        self.queue = InflightEventQueue(
+            max_messages=settings.inflight.max_messages, max_bytes=settings.inflight.max_bytes
+        )
+        keys = PartitionKeys(
+            decoder,
+            by_primary_key=settings.partition_key.mode == "primary_key",
+            fallback=Fallback(settings.partition_key.fallback),
+            static=settings.partition_key.static_value or "",
+        )
+        self.walk = FrameWalk(decoder, confirmed_lsn=start_lsn)
+        self.intake = Intake(
+            walk=self.walk,
+            tracker=self.tracker,
+            keys=keys,
+            publish_transactions=settings.wal2json.include_transactions,
+            max_event_bytes=min(settings.kinesis.max_record_bytes, settings.inflight.max_bytes),
+            window=settings.inflight.ack_window_max,
+        )
+        self.noted = NotedFrontier(
+            self.tracker,
+            store=note_store,
+            note=note,
+            accepted=lambda: self.tracker.drained_count,
+            on_moved=lambda: self.feedback.send_if_moved(),
+        )
+        self.feedback = Feedback(
+            line=line,
+            tracker=self.noted,
+            received_lsn=lambda: self.walk.received_lsn,
+            heartbeat_s=Timings.of(settings.leader.timeout_s).heartbeat_s,
+        )
+        quarantine_url = settings.undeliverable.quarantine_url
+        quarantining = settings.undeliverable.policy == "quarantine" and quarantine_url is not None
+        undeliverable = UndeliverablePolicy(
+            store=open_quarantine(quarantine_url) if quarantining and quarantine_url else None,
+            slot=settings.replication.slot,
+            summary=decoder.summary,
+            health=health,
+            metrics=metrics,
+            backoff=jitter,
+        )
+        self.publisher = KinesisPublisher(
+            queue=self.queue,
+            tracker=self.tracker,
+            plan=PublishPlan(
+                batcher=MicroBatcher(
+                    max_records=settings.kinesis.batch_max_records,
+                    max_bytes=settings.kinesis.batch_max_bytes,
+                    max_delay_s=_AIM * settings.kinesis.batch_max_delay_ms / 1000,
+                ),
+                max_requests=settings.kinesis.max_requests,
+                backoff=jitter,
+                refusal_patience_s=undeliverable.patience_s,
+            ),
+            sink=sink,
+            undeliverable=undeliverable,
+            freshness=freshness,
+            health=health,
+            metrics=metrics,
+            max_requests=settings.kinesis.max_requests,
+            outage_limit_s=settings.leader.sink_outage_disconnect_s,
+        )
+        self.reader = Reader(
+            source=line,
+            intake=self.intake,
+            queue=self.queue,
+            keys=keys,
+            key_indexes=key_indexes,
+            replace_oversize=undeliverable.oversize,
+            answering=Answering(self.walk, self.feedback, freshness),
+            sink_room=self.publisher.room,
+        )
+        self.publisher.on_marked(self.feedback.send_if_moved)
+        self.publisher.on_marked(self.reader.window_moved)
+        self.publisher.on_marked(self.noted.moved)
+        _spare_the_collector()
+
+
+def _spare_the_collector() -> None:
+    """Take what is alive now out of the garbage collector's sight.
+
+    A full collection stops the event loop while it walks every object, and nearly all of them (botocore's
+    models, above all) live as long as the process: 50 ms for nothing. What an earlier leadership left
+    behind is let in again and collected first.
+    """
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()

@@ -1,0 +1,180 @@
+"""wal2json, format version 2: what a payload says, without touching the payload."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+
+from penstock.decoding.key_scan import Wal2JsonKeyScanner
+from penstock.decoding.port import NamedType, RowChange, Summary, TransactionEnds, Unreadable
+from penstock.model.change import Action
+from penstock.model.lsn import parse_lsn
+from penstock.model.relation import Relation
+
+_PREFIX: Final = b'{"action":"'
+_ACTION_AT: Final = len(_PREFIX)
+_ACTIONS: Final = {ord(action.value): action for action in Action}
+# What stands before it can't hold a quote of its own, and an unreadable type name comes behind it.
+_NAMES: Final = re.compile(rb'"schema":("(?:[^"\\]|\\.)*"),"table":("(?:[^"\\]|\\.)*")')
+_NO_IDENTITY: Final = re.compile(
+    r'no tuple identifier for (?:UPDATE|DELETE) in table "(.+)"\."(.+)"', re.DOTALL
+)
+_MOST_RELATIONS: Final = 20_000
+
+
+class _Boundary(msgspec.Struct, gc=False, frozen=True):
+    """A begin or a commit: both carry the commit LSN and the end LSN, unless `include-lsn` is off."""
+
+    lsn: str | None = None
+    nextlsn: str | None = None
+
+
+class _Named(msgspec.Struct, gc=False):
+    name: str
+
+
+class _Typed(msgspec.Struct, gc=False, frozen=True):
+    name: str
+    type: str = ""
+
+
+class _Cells(msgspec.Struct, gc=False, frozen=True):
+    columns: list[_Typed] = []
+    identity: list[_Typed] = []
+
+
+_decode_change = msgspec.json.Decoder(RowChange).decode
+_decode_boundary = msgspec.json.Decoder(_Boundary).decode
+_decode_summary = msgspec.json.Decoder(Summary).decode
+_decode_names = msgspec.json.Decoder(list[_Named]).decode
+_decode_cells = msgspec.json.Decoder(_Cells).decode
+_decode_text = msgspec.json.Decoder(str).decode
+
+
+class Wal2Json:
+    """The Decoder of wal2json's format version 2."""
+
+    plugin: Final = "wal2json"
+
+    def __init__(self) -> None:
+        self._relations: dict[bytes, Relation] = {}
+
+    def action(self, payload: bytes) -> Action | None:
+        """Read from its fixed place; None if it isn't there."""
+        if payload[:_ACTION_AT] != _PREFIX or len(payload) <= _ACTION_AT:
+            return None
+        return _ACTIONS.get(payload[_ACTION_AT])
+
+    def transaction(self, payload: bytes) -> TransactionEnds:
+        """Read a begin or a commit; Unreadable if it isn't one."""
+        try:
+            boundary = _decode_boundary(payload)
+            return TransactionEnds(_lsn(boundary.lsn), _lsn(boundary.nextlsn))
+        except (msgspec.DecodeError, ValueError) as error:
+            raise Unreadable("a begin or commit that is not the JSON of wal2json format 2") from error
+
+    def row(self, payload: bytes) -> RowChange:
+        """Read a change of a row; Unreadable if it isn't one."""
+        try:
+            return _decode_change(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise Unreadable("the payload is not the JSON that wal2json format 2 promises") from error
+
+    def relation(self, payload: bytes) -> Relation | None:
+        """The table of a change, however unreadable its rest is; None if not even that can be told."""
+        names = _NAMES.search(payload)
+        if names is None:
+            return None
+        relation = self._relations.get(names[0])
+        if relation is None:
+            if len(self._relations) >= _MOST_RELATIONS:
+                self._relations.clear()
+            relation = self._relations[names[0]] = Relation(*map(_decode_text, names.groups()))
+        return relation
+
+    def columns(self, payload: bytes) -> list[NamedType] | None:
+        """The columns of the new row, or else of the old one's identity; None if it can't be read."""
+        try:
+            cells = _decode_cells(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+        return [NamedType(cell.name, cell.type) for cell in cells.columns or cells.identity]
+
+    def key_columns(self, pk: bytes) -> tuple[str, ...]:
+        """The names in a change's `pk` member, in wal2json's order; none if unreadable."""
+        try:
+            return tuple(column.name for column in _decode_names(pk))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return ()
+
+    def summary(self, payload: bytes) -> Summary:
+        """Name the change without its values; empty where the payload can't be read."""
+        try:
+            return _decode_summary(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return Summary()
+
+    def row_options(self) -> list[dict[str, str]]:
+        """wal2json before 2.6 doesn't know the first ones, and writes NaN and the infinities as null."""
+        return [
+            replication_options(
+                include_timestamp=False,
+                include_lsn=True,
+                include_pk=True,
+                numeric_as_string=numeric_as_string,
+            )
+            for numeric_as_string in (True, False)
+        ]
+
+    def scanner(self) -> Wal2JsonKeyScanner:
+        """A scanner that has learnt nothing yet."""
+        return Wal2JsonKeyScanner()
+
+    def left_out(self, notice: str) -> Relation | None:
+        """The table of a change that wal2json has dropped for want of a replica identity."""
+        match = _NO_IDENTITY.search(notice)
+        return None if match is None else Relation(*match.groups())
+
+
+def _lsn(text: str | None) -> int | None:
+    return None if text is None else parse_lsn(text)
+
+
+def replication_options(
+    *,
+    include_timestamp: bool,
+    include_lsn: bool,
+    include_pk: bool,
+    include_xids: bool = False,
+    include_types: bool = True,
+    numeric_as_string: bool = False,
+    add_tables: str | None = None,
+    filter_tables: str | None = None,
+) -> dict[str, str]:
+    """The plugin options for START_REPLICATION.
+
+    `include-transaction` is always on: positions come from begin and commit frames.
+    """
+    options = {
+        "format-version": "2",
+        "include-transaction": "true",
+        "include-timestamp": _flag(include_timestamp),
+        "include-lsn": _flag(include_lsn),
+        "include-pk": _flag(include_pk),
+        "include-xids": _flag(include_xids),
+        "include-types": _flag(include_types),
+    }
+    if numeric_as_string:
+        # Servers before wal2json 2.6 refuse the option even when it is off, so it is named only when on.
+        options["numeric-data-types-as-string"] = "true"
+    if add_tables:
+        options["add-tables"] = add_tables
+    if filter_tables:
+        options["filter-tables"] = filter_tables
+    return options
+
+
+def _flag(value: bool) -> str:
+    return "true" if value else "false"

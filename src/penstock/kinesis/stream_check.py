@@ -1,0 +1,123 @@
+"""The destination's side of `penstock check`: the stream and the quarantine. No record is written."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from penstock.finding import Finding
+from penstock.kinesis.aws.credentials import NO_CREDENTIALS
+from penstock.kinesis.aws.outcome import Failed
+from penstock.kinesis.write.client import KEYS_IGNORED, KinesisClient, ignores_keys
+from penstock.settings.settings import KinesisSettings
+
+ANSWER_S: Final = 5.0
+
+_NO_SUCH_STREAM: Final = "ResourceNotFoundException"
+_USABLE: Final = frozenset({"ACTIVE", "UPDATING"})
+
+
+def check_stream(settings: KinesisSettings, *, keys_matter: bool = True) -> Finding:
+    """Ask for the stream's summary, as a capture would; blocks for some seconds at most.
+
+    SettingsError if the AWS configuration is no good.
+    """
+    client = KinesisClient(
+        stream=settings.stream,
+        region=settings.region,
+        endpoint_url=settings.endpoint_url,
+        connect_timeout_s=ANSWER_S,
+        read_timeout_s=ANSWER_S,
+    )
+    try:
+        summary = client.describe()
+    finally:
+        client.close()
+    if isinstance(summary, Failed):
+        return judge_refusal(settings, summary)
+    return judge_stream(settings, summary, keys_matter=keys_matter)
+
+
+def judge_refusal(settings: KinesisSettings, failed: Failed) -> Finding:
+    """What an error of DescribeStreamSummary means."""
+    code = failed.code
+    if code == NO_CREDENTIALS.code:
+        return Finding.fail(
+            "stream",
+            failed.message,
+            "give this process a role (IRSA, an instance profile) or AWS_ACCESS_KEY_ID and its secret",
+        )
+    if code.startswith("Credentials"):
+        return Finding.fail(
+            "stream",
+            f"no AWS credentials can be had: {failed.message}",
+            "mend what gives them out: the role, its token file, the profile, or the way to STS",
+        )
+    if code.startswith("AccessDenied"):
+        return Finding.warn(
+            "stream",
+            f"{settings.stream!r} can't be described by this role ({code})",
+            "none, if the stream exists and the role has kinesis:PutRecords; to have it checked,"
+            " allow kinesis:DescribeStreamSummary",
+        )
+    if code == _NO_SUCH_STREAM:
+        return Finding.fail(
+            "stream",
+            f"{settings.stream!r} does not exist in {settings.region}",
+            f"aws kinesis create-stream --stream-name {settings.stream_name} --region {settings.region},"
+            " or correct KINESIS_STREAM and AWS_REGION",
+        )
+    if failed.stream_fault:
+        return Finding.fail("stream", f"{code}: {failed.message}", "mend the credentials or the stream")
+    return Finding.fail(
+        "stream",
+        f"Kinesis can't be asked: {code}: {failed.message}",
+        "check AWS_REGION, AWS_ENDPOINT_URL_KINESIS and the way out to the network",
+    )
+
+
+def judge_stream(
+    settings: KinesisSettings, summary: Mapping[str, Any], *, keys_matter: bool = True
+) -> Finding:
+    """What DescribeStreamSummary says, against our settings."""
+    status = summary.get("StreamStatus", "unknown")
+    mode = summary.get("StreamModeDetails", {}).get("StreamMode", "PROVISIONED")
+    found = (
+        f"{settings.stream!r} is {status}: {summary.get('OpenShardCount', '?')} shards, {mode},"
+        f" keeps records {summary.get('RetentionPeriodHours', '?')} h,"
+        f" encryption {summary.get('EncryptionType', 'NONE')}"
+    )
+    if status not in _USABLE:
+        return Finding.fail("stream", found, "wait until it is ACTIVE, or choose another KINESIS_STREAM")
+    if keys_matter and ignores_keys(summary):
+        why, _, fix = KEYS_IGNORED.message.partition(" Fix: ")
+        return Finding.fail("stream", f"{found}; {why}", fix)
+    largest_kib = summary.get("MaxRecordSizeInKiB")
+    if largest_kib is not None and settings.max_record_bytes > largest_kib * 1024:
+        return Finding.warn(
+            "stream",
+            f"{found}; it takes records up to {largest_kib * 1024} bytes,"
+            f" KINESIS_MAX_RECORD_BYTES is {settings.max_record_bytes}",
+            "raise the stream's record size, or lower the setting",
+        )
+    return Finding.ok("stream", found, "only the first record shows whether this role may write to it")
+
+
+def check_quarantine(directory: Path) -> Finding:
+    """Whether payloads could be stored: tries a file without a name there, or in the nearest parent."""
+    try:
+        existing = next(place for place in (directory, *directory.parents) if place.exists())
+        with tempfile.TemporaryFile(dir=existing) as file:
+            os.fsync(file.fileno())
+    except OSError as error:
+        return Finding.fail(
+            "quarantine",
+            f"{directory} is not writable: {error.strerror}",
+            "correct QUARANTINE_URL, or make the directory writable for this user",
+        )
+    if existing != directory:
+        return Finding.ok("quarantine", f"{directory} does not exist", "it is made when it is first needed")
+    return Finding.ok("quarantine", f"{directory} is writable")

@@ -1,0 +1,34 @@
+"""One change on its way from the socket to a destination."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.model.log_offset import LogOffset
+
+
+class ChangeEvent(msgspec.Struct, gc=False, eq=False):
+    """A frame with its position, its key and its place in the AckTracker.
+
+    `gc=False`: an event holds only strings, bytes and numbers, so it can be in no cycle, and a backlog of
+    them costs the garbage collector nothing.
+    """
+
+    ack_id: int
+    payload: bytes
+    partition_key: str
+    record_size_bytes: int
+    """What Kinesis counts: payload plus partition key, in bytes."""
+    commit_lsn: int
+    op_offset: int
+    received_at: float
+    """Monotonic seconds at which the reader took it from the socket."""
+    fault: str | None = None
+    """Why it can't be delivered as it is; None for an ordinary event."""
+    is_pointer: bool = False
+    """Whether the payload is the pointer to a quarantined one."""
+
+    @property
+    def offset(self) -> LogOffset:
+        """The position of this change."""
+        return LogOffset(self.commit_lsn, self.op_offset)

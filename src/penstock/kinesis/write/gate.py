@@ -1,0 +1,54 @@
+"""SendGate: the last question before a request leaves the process."""
+
+from __future__ import annotations
+
+import threading
+
+from penstock.clock import awake_or_asleep
+from penstock.postgres.leader.freshness import Freshness
+
+
+class Flight:
+    """One request on its way through a thread."""
+
+    __slots__ = ("_gate", "has_left", "started_at")
+
+    def __init__(self, gate: SendGate, now: float) -> None:
+        self._gate = gate
+        self.started_at = now
+        self.has_left = False
+        """Whether its bytes were let out: from then on Kinesis may carry it out."""
+
+    def may_leave(self) -> bool:
+        """Asked by the transport, in its thread, when the connection is up and all is signed."""
+        return self._gate.let_out(self)
+
+
+class SendGate:
+    """Lets requests out while the line is fresh and nobody has closed the gate.
+
+    A resolver, a handshake or a thread that gets no time may hold a request up for long. So it is asked for
+    here at the last moment, and not when it sets out. When `close` has returned, nothing leaves any more, and
+    what has left is known: only that has to be waited for before another may lead.
+    """
+
+    def __init__(self, freshness: Freshness) -> None:
+        self._freshness = freshness
+        self._lock = threading.Lock()
+        self._is_open = True
+
+    def let_out(self, flight: Flight) -> bool:
+        """Whether this request may leave now; if so, it counts as gone."""
+        with self._lock:
+            flight.has_left = self._is_open and self._freshness.is_fresh(awake_or_asleep())
+            return flight.has_left
+
+    def close(self) -> None:
+        """Let nothing out."""
+        with self._lock:
+            self._is_open = False
+
+    def open(self) -> None:
+        """Let requests out again."""
+        with self._lock:
+            self._is_open = True

@@ -1,0 +1,36 @@
+"""Our log stores: how commits reach a disk, or S3.
+
+Their sources say what they do (java/penstock/*.java). They are compiled when the package is built
+(hatch_build.py), and lie beside their sources.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Final
+
+from penstock.errors import PenstockError
+
+FOR_FILES: Final = "penstock.DurableLogStore"
+FOR_S3: Final = "penstock.S3LogStore"
+EXPECTED_VERSION: Final = "penstock.expectedReadVersion"
+"""The session's setting that names the version from which its next MERGE must be made."""
+REFUSED: Final = "penstock: a commit from version"
+"""How the store begins its message about one that isn't."""
+
+_JAR: Final = Path(str(files("penstock.lake.delta") / "java" / "log_store.jar"))
+
+
+class LogStoreMissing(PenstockError):
+    """This installation has no compiled log stores."""
+
+
+def log_store_jar(jar: Path = _JAR) -> Path:
+    """The jar with the classes. LogStoreMissing if it isn't there."""
+    if not jar.is_file():
+        raise LogStoreMissing(
+            f"{jar} is missing: this installation was not built. Fix: `make setup`, or install the package"
+            " again with pip"
+        )
+    return jar

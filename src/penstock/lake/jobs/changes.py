@@ -1,0 +1,145 @@
+"""The changes of a shape, read from the log's segments and decoded once, as a DataFrame.
+
+A small batch is decoded right here and handed to Spark as a local relation: that takes no Spark job, and a
+flush of one row is mostly the cost of its jobs. Anything larger is decoded in Python workers; each has one
+segment's bytes and one batch of rows in memory at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from penstock.changelog.index import SegmentRange
+from penstock.changelog.segment_reader import read_segment
+from penstock.decoding.rows import ChangeDecoder, Column
+from penstock.lake.spark.session import saying_errors
+from penstock.model.log_offset import OP_INFINITY, LogOffset
+
+LOCAL_BYTES: Final = 1 << 20
+"""Changes up to this size are decoded in the driver: some thousand rows, some ten milliseconds."""
+_LOCAL_READ_BYTES: Final = 256 << 20
+"""Unless they are spread over more than this of others' changes: a second to read."""
+_BATCH_BYTES: Final = 4 << 20
+_BATCH_ROWS: Final = 10_000
+_TASK_BYTES: Final = 8 << 20
+
+
+@dataclass(frozen=True)
+class ShapeLayout:
+    """Which columns of a table a shape reads and stores."""
+
+    relation: str
+    """The table's name, for messages."""
+    columns: tuple[Column, ...]
+    """What is decoded: all that is stored, and all that `where` reads."""
+    key: tuple[str, ...]
+    stored: tuple[str, ...]
+    """The lake table's columns, the key's among them."""
+    others: tuple[str, ...] = ()
+    """The table's other columns, which the shape doesn't want."""
+    where: str | None = None
+    must_come: tuple[str, ...] = ()
+    """Columns without which `where` can't judge an update, and which a wrong replica identity leaves out."""
+
+    def decoder(self) -> ChangeDecoder:
+        """A decoder for the table's frames."""
+        return ChangeDecoder(
+            self.relation,
+            self.columns,
+            self.key,
+            others=self.others,
+            filtered=self.where is not None,
+            must_come=self.must_come,
+        )
+
+
+def behind(ranges: Sequence[SegmentRange], offset: int | None) -> list[SegmentRange]:
+    """What the ranges hold of transactions behind `offset`; everything if that is None."""
+    if offset is None:
+        return list(ranges)
+    flushed = LogOffset(offset, OP_INFINITY)
+    return [replace(part, after=max(part.after, flushed)) for part in ranges if part.up_to > flushed]
+
+
+def changes_frame(spark: SparkSession, layout: ShapeLayout, ranges: Sequence[SegmentRange]) -> DataFrame:
+    """The changes in these ranges, as decode.py describes them, in no order.
+
+    Small ones are decoded now, and may raise DecodeError, LayoutChanged or SegmentUnreadable. The rest is
+    decoded by each job that reads the frame: run it within `plain_errors`.
+    """
+    if is_small(ranges):
+        return local_frame(spark, decode_here(layout, ranges))
+    tasks = share_out(ranges)
+
+    def decode(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with saying_errors():
+            for batch in numbers:
+                for number in batch["id"].to_pylist():
+                    yield from decoded(layout, tasks[number])
+
+    schema = from_arrow_schema(layout.decoder().schema, prefer_timestamp_ntz=True)
+    return spark.range(len(tasks), numPartitions=len(tasks)).mapInArrow(decode, schema)
+
+
+def decode_here(layout: ShapeLayout, ranges: Sequence[SegmentRange]) -> pa.Table:
+    """The changes in these ranges, decoded in this process. Blocks."""
+    # Neither Arrow nor Spark can make a table of no batches.
+    batches = [layout.decoder().decode([], []), *decoded(layout, ranges)]
+    return pa.Table.from_batches(batches).combine_chunks()
+
+
+def local_frame(spark: SparkSession, changes: pa.Table) -> DataFrame:
+    """Decoded changes as a local relation: Spark needs no job to read them."""
+    return spark.createDataFrame(changes, from_arrow_schema(changes.schema, prefer_timestamp_ntz=True))
+
+
+def is_small(ranges: Sequence[SegmentRange]) -> bool:
+    """Whether these ranges are decoded in the driver."""
+    return (
+        sum(part.wanted_bytes for part in ranges) <= LOCAL_BYTES
+        and sum(part.size_bytes for part in ranges) <= _LOCAL_READ_BYTES
+    )
+
+
+def share_out(ranges: Sequence[SegmentRange]) -> list[list[SegmentRange]]:
+    """The ranges, in order, in tasks of some megabytes each."""
+    tasks: list[list[SegmentRange]] = []
+    room = 0
+    for part in ranges:
+        if not tasks or room < part.size_bytes:
+            tasks.append([])
+            room = _TASK_BYTES
+        tasks[-1].append(part)
+        room -= part.size_bytes
+    return tasks
+
+
+def decoded(layout: ShapeLayout, ranges: Sequence[SegmentRange]) -> Iterator[pa.RecordBatch]:
+    """The changes in these ranges, in order, in batches of bounded size. Blocks."""
+    decoder = layout.decoder()
+    for batches in _gathered(ranges):
+        rows = pa.Table.from_batches(batches)
+        offsets = zip(rows["tx_offset"].to_pylist(), rows["op_offset"].to_pylist(), strict=True)
+        yield decoder.decode(offsets, rows["payload"].to_pylist())
+
+
+def _gathered(ranges: Sequence[SegmentRange]) -> Iterator[list[pa.RecordBatch]]:
+    """The log's own batches, which are small, put together: each decoded batch has a price of its own."""
+    batches: list[pa.RecordBatch] = []
+    rows = size = 0
+    for part in ranges:
+        for batch in read_segment(part):
+            batches.append(batch)
+            rows += batch.num_rows
+            size += batch.nbytes
+            if rows >= _BATCH_ROWS or size >= _BATCH_BYTES:
+                yield batches
+                batches, rows, size = [], 0, 0
+    if batches:
+        yield batches

@@ -1,0 +1,156 @@
+"""SparkJobs: the jobs of the shapes, on one Spark, each shape in a session of its own."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from penstock.changelog.index import SegmentRange
+from penstock.decoding.rows import Column
+from penstock.lake.delta.table import AppId, ShapeTable
+from penstock.lake.jobs.changes import ShapeLayout
+from penstock.lake.jobs.difference import merge_difference
+from penstock.lake.jobs.flush import flush
+from penstock.lake.jobs.snapshot_source import snapshot_rows
+from penstock.lake.ports import JobDone, SparkGone, TableState
+from penstock.lake.spark.names import column_of
+from penstock.lake.spark.session import java_exit_code, plain_errors, shape_session
+from penstock.model.shape import Shape
+from penstock.postgres.catalog.table_facts import ColumnFacts, TableFacts
+from penstock.postgres.snapshot.export import SnapshotPart
+from penstock.postgres.timeline import ServerIdentity
+from penstock.shapes.definition.shapes_file import ShapesFile
+
+_END_KNOWN_WITHIN_S: Final = 0.5
+
+
+class SparkJobs:
+    """See ShapeJobs. For one leadership: its jobs are a group that can be cancelled as a whole."""
+
+    def __init__(self, spark: SparkSession, file: ShapesFile, identity: ServerIdentity) -> None:
+        self._spark = spark
+        self._group = f"penstock-{secrets.token_hex(4)}"
+        with _noticing_the_end():
+            self._sessions = {shape.name: shape_session(spark) for shape in file.shapes}
+        self._tables = {
+            shape.name: ShapeTable(
+                self._sessions[shape.name],
+                file.location(shape),
+                AppId(identity.system_id, shape.name, identity.timeline),
+            )
+            for shape in file.shapes
+        }
+
+    def state(self, shape: Shape) -> TableState:
+        """See ShapeJobs."""
+        with self._working(shape, "look"):
+            table = self._tables[shape.name]
+            if not table.exists():
+                return TableState(False, None)
+            state = table.read_state()
+            return TableState(True, state.offset, table.foreign_commit(state))
+
+    def flush(
+        self,
+        shape: Shape,
+        facts: TableFacts,
+        ranges: Sequence[SegmentRange],
+        up_to: int,
+        added: Sequence[ColumnFacts] = (),
+    ) -> JobDone:
+        """See ShapeJobs."""
+        table = self._tables[shape.name]
+        with self._working(shape, "flush"):
+            done = flush(
+                self._sessions[shape.name],
+                table,
+                layout_of(shape, facts),
+                ranges,
+                up_to,
+                [column_in(shape, facts, each) for each in added],
+            )
+        offset = 0 if done.offset is None else done.offset
+        return JobDone(offset, done.changes, needs_upkeep=table.needs_upkeep)
+
+    def snapshot(
+        self, shape: Shape, facts: TableFacts, parts: Sequence[SnapshotPart], snapshot: str, tx_offset: int
+    ) -> JobDone:
+        """See ShapeJobs."""
+        session, table = self._sessions[shape.name], self._tables[shape.name]
+        layout = layout_of(shape, facts)
+        with self._working(shape, "snapshot"):
+            with plain_errors(table.path):
+                rows = snapshot_rows(session, layout.relation, layout.columns, parts, snapshot)
+                if layout.where is not None:
+                    rows = rows.where(F.expr(layout.where))
+                rows = rows.select(*[column_of(name) for name in layout.stored])
+            at = merge_difference(table, rows, tx_offset, layout.key)
+            if at is None:
+                at = table.overwrite_from(rows, tx_offset, layout.key)
+            with plain_errors(table.path):
+                return JobDone(at, table.rows().count())
+
+    def may_widen(self, shape: Shape) -> bool:
+        """See ShapeJobs."""
+        with self._working(shape, "look"):
+            return self._tables[shape.name].may_widen()
+
+    def upkeep(self, shape: Shape) -> None:
+        """See ShapeJobs."""
+        with self._working(shape, "upkeep"):
+            self._tables[shape.name].upkeep()
+
+    def cancel(self) -> None:
+        """See ShapeJobs."""
+        if java_exit_code() is None:
+            self._spark.sparkContext.cancelJobGroup(self._group)
+
+    @contextmanager
+    def _working(self, shape: Shape, what: str) -> Iterator[None]:
+        """Group and pool belong to the thread, and threads take turns with shapes."""
+        context = self._spark.sparkContext
+        with _noticing_the_end():
+            context.setJobGroup(self._group, f"{what} {shape.name}")
+            context.setLocalProperty("spark.scheduler.pool", shape.name)
+            yield
+
+
+@contextmanager
+def _noticing_the_end() -> Iterator[None]:
+    """SparkGone if that is why something failed: the line to Java may break before its end is known."""
+    try:
+        yield
+    except Exception as error:
+        code = java_exit_code(_END_KNOWN_WITHIN_S)
+        if code is None:
+            raise
+        raise SparkGone(
+            f"Spark's Java has ended with code {code}: this process can do nothing more. Fix: start it again,"
+            " with more memory if the system took it away (--conf spark.driver.memory=…)"
+        ) from error
+
+
+def column_in(shape: Shape, facts: TableFacts, column: ColumnFacts) -> Column:
+    """A column as the shape reads it. In the key null would be another row's, or nobody's."""
+    as_null = shape.numeric_nan == "null" and column.name not in facts.key
+    return column.column._replace(nan_as_null=as_null)
+
+
+def layout_of(shape: Shape, facts: TableFacts) -> ShapeLayout:
+    """What a shape reads of a table with these facts. A `where` may read any column, stored or not."""
+    read = facts.wanted(shape.columns if shape.where is None else None)
+    toasted = [each.name for each in read if each.toastable and each.name not in facts.gone]
+    return ShapeLayout(
+        relation=str(shape.table),
+        columns=tuple(column_in(shape, facts, each) for each in read),
+        key=facts.key,
+        stored=tuple(each.name for each in facts.wanted(shape.columns)),
+        others=tuple(each.name for each in facts.columns if each not in read),
+        where=shape.where,
+        must_come=() if shape.where is None else tuple(toasted),
+    )

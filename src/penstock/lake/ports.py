@@ -1,0 +1,76 @@
+"""ShapeJobs: what Spark does for a shape. A port: the service knows no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from penstock.changelog.index import SegmentRange
+from penstock.errors import PenstockError
+from penstock.model.shape import Shape
+from penstock.postgres.catalog.table_facts import ColumnFacts, TableFacts
+from penstock.postgres.snapshot.export import SnapshotPart
+
+
+class TableState(NamedTuple):
+    """A shape's table in the storage."""
+
+    exists: bool
+    tx_offset: int | None
+    """The offset of its last commit by us, for this database system; None if it has none."""
+    foreign: str | None = None
+    """What others may have done to its rows since, in words."""
+
+
+class JobDone(NamedTuple):
+    """A job that ended well."""
+
+    tx_offset: int
+    """Read back from the table."""
+    rows: int
+    """Changes applied, or rows copied."""
+    needs_upkeep: bool = False
+    """Whether the table's upkeep is due, as the table itself tells."""
+
+
+class SparkGone(PenstockError):
+    """Spark itself has ended, and can't be had again in this process."""
+
+
+class ShapeJobs(Protocol):
+    """All calls block for as long as Spark works: each runs in a thread. One at a time for a shape.
+
+    Any of them raises SparkGone if that is why it failed.
+    """
+
+    def state(self, shape: Shape) -> TableState:
+        """Look at the shape's table."""
+
+    def flush(
+        self,
+        shape: Shape,
+        facts: TableFacts,
+        ranges: Sequence[SegmentRange],
+        up_to: int,
+        added: Sequence[ColumnFacts] = (),
+    ) -> JobDone:
+        """Apply these parts of the log, whole transactions up to `up_to`, in one commit.
+
+        `facts` are those of the table as ours has it, `added` columns included, which ours lacks so far, or
+        has with fewer digits.
+        LayoutChanged if the log has changes of a table that was altered since.
+        """
+
+    def snapshot(
+        self, shape: Shape, facts: TableFacts, parts: Sequence[SnapshotPart], snapshot: str, tx_offset: int
+    ) -> JobDone:
+        """Replace the table by the rows that an exported snapshot sees, in one commit."""
+
+    def may_widen(self, shape: Shape) -> bool:
+        """Whether columns of the shape's table can get more digits in place."""
+
+    def upkeep(self, shape: Shape) -> None:
+        """Put small files together and delete old ones, if that is due."""
+
+    def cancel(self) -> None:
+        """End what runs; those who wait for it get an error."""

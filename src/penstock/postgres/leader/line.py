@@ -1,0 +1,314 @@
+"""LeaderLine: the lock, the slot's stream and the sessions beside them, which begin and end together."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final, NamedTuple, TypeVar
+
+import psycopg
+import structlog
+from psycopg import AsyncConnection
+
+from penstock.clock import awake_or_asleep
+from penstock.decoding.port import Decoder
+from penstock.errors import LineLost, LockLost, PenstockError, SlotBusy
+from penstock.model.relation import Relation
+from penstock.postgres.connection import connect, connect_replication, connection_parameters, one_line
+from penstock.postgres.leader.freshness import Freshness
+from penstock.postgres.leader.lock import LockHolder, lock_holder, see_lock, slot_hash64, try_lock
+from penstock.postgres.leader.synchronous import check_synchronous
+from penstock.postgres.leader.watchdog import Watchdog
+from penstock.postgres.slot.state import SlotState, check_server, create_slot, open_writers, read_slot
+from penstock.postgres.stream import protocol
+from penstock.postgres.stream.notices import NoticeAlarm
+from penstock.postgres.stream.replication import ReplicationStream
+from penstock.postgres.timeline import ServerIdentity, identify
+from penstock.settings.settings import LeaderSettings, ReplicationSettings
+from penstock.settings.timings import Timings
+
+_BUSY_RETRY_S: Final = 0.2
+_LAST_WORD_S: Final = 1.0
+UNREAD_S: Final = 60.0
+"""So long a leader may take to begin its stream before a standby finds that odd."""
+
+Work = Coroutine[Any, Any, None]
+"""A part of a leadership: it runs until it is cancelled or fails."""
+
+_Result = TypeVar("_Result")
+_log = structlog.get_logger()
+
+
+class AnotherLeads(NamedTuple):
+    """The lock is taken."""
+
+    holder: LockHolder | None
+    slot: str
+    """The slot that this process would read."""
+    slot_is_read: bool
+    """Whether a walsender uses that slot."""
+
+    @property
+    def description(self) -> str:
+        """By whom, for people."""
+        return "somebody" if self.holder is None else f"{self.holder.description}, pid {self.holder.pid},"
+
+    def trouble(self, *, unread_s: float) -> str | None:
+        """Why standing by is no use, and the fix; None if it is. `unread_s`: so long nobody read the slot."""
+        reads = None if self.holder is None else self.holder.reads_slot
+        if reads not in (None, self.slot):
+            return (
+                f"the lock is held by {self.description} which reads slot {reads!r}, not {self.slot!r}: two"
+                " slots share one lock key. Fix: give each slot a LEADER_LOCK_KEY_OVERRIDE of its own, or"
+                " set none"
+            )
+        if unread_s > UNREAD_S:
+            return (
+                f"nobody has read slot {self.slot!r} for {unread_s:.0f} s, though {self.description} holds"
+                " its lock. Fix: look at that process, and end it if it is no Penstock"
+            )
+        return None
+
+
+class EnsuredSlot(NamedTuple):
+    """The slot, and whether it had to be made."""
+
+    state: SlotState
+    created: bool
+
+
+class LeaderLine:
+    """What every leader has to do with Postgres. Used once.
+
+    The lock lives on the replication connection, so that lock and slot have one fate; the other sessions
+    are closed with it. Call inside `open`, in this order: `take_lock`, `ensure_slot`, `start_stream`,
+    `vouch`.
+    """
+
+    def __init__(
+        self, replication: ReplicationSettings, leader: LeaderSettings, *, role: str, session: str = ""
+    ) -> None:
+        """`session` are further settings of every session, as `-c name=value`."""
+        self._replication = replication
+        self.timings = Timings.of(leader.timeout_s)
+        self.parameters = connection_parameters(
+            connect_timeout_s=replication.connect_timeout_s,
+            silence_limit_s=self.timings.answer_s,
+            role=f"{role} {replication.slot}",
+            session=session,
+        )
+        override = leader.lock_key_override
+        self.lock_key = slot_hash64(replication.slot) if override is None else override
+        self._sessions: list[AsyncConnection] = []
+        self._line: AsyncConnection | None = None
+        self._stream: ReplicationStream | None = None
+        self._pid = 0
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """Everything inside ends with all connections closed; an end of a session is a LineLost."""
+        try:
+            yield
+        except psycopg.Error as error:
+            raise LineLost(f"the session ended: {one_line(error)}") from error
+        finally:
+            self.hang_up()
+
+    async def take_lock(self) -> AnotherLeads | None:
+        """Connect and compete; None if the lock is ours."""
+        self._line = await connect_replication(self.parameters, wal_sender_timeout_s=self.timings.timeout_s)
+        self._sessions.append(self._line)
+        pid = await try_lock(self._line, self.lock_key)
+        if pid is None:
+            holder = await lock_holder(self._line, self.lock_key)
+            slot = await self.read_slot()
+            return AnotherLeads(
+                holder,
+                slot=self._replication.slot,
+                slot_is_read=slot is not None and slot.active_pid is not None,
+            )
+        self._pid = pid
+        _log.info("lock_acquired", lock_key=self.lock_key, walsender_pid=pid)
+        return None
+
+    async def identify(self) -> ServerIdentity:
+        """Which server this is."""
+        return await identify(self._replication_connection)
+
+    async def kept_awake(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+        """Do something else before the stream begins: the server would end an idle session."""
+        task = asyncio.ensure_future(work)
+        try:
+            while not (await asyncio.wait([task], timeout=self.timings.timeout_s / 4))[0]:
+                await self._replication_connection.execute("SELECT 1")
+        except BaseException:
+            task.cancel()
+            raise
+        return await task
+
+    async def read_slot(self) -> SlotState | None:
+        """The slot as it is, before the stream begins."""
+        return await read_slot(self._replication_connection, self._replication.slot)
+
+    async def ensure_slot(self) -> EnsuredSlot:
+        """The slot, made if it is missing; it is not yet checked."""
+        line, name, plugin = (
+            self._replication_connection,
+            self._replication.slot,
+            self._replication.output_plugin,
+        )
+        await check_server(line, plugin)
+        await check_synchronous(line)
+        slot = await read_slot(line, name)
+        if slot is not None:
+            return EnsuredSlot(slot, created=False)
+        _log.info("creating_slot", slot=name, waits_for_open_transactions=await open_writers(line))
+        return EnsuredSlot(await create_slot(line, name, plugin), created=True)
+
+    async def start_stream(
+        self, decoder: Decoder, options: Mapping[str, str], *, on_dropped: Callable[[Relation], None]
+    ) -> ReplicationStream:
+        """Enter COPY BOTH; a walsender of the former leader may take a moment to let go of the slot.
+
+        `on_dropped`: as NoticeAlarm has it.
+        """
+        alarm = NoticeAlarm(decoder.left_out, on_dropped)
+        self._replication_connection.add_notice_handler(alarm)
+        try:
+            return await self._enter_copy(options)
+        except BaseException:
+            # It may be tried again with other options, on the same connection.
+            self._replication_connection.remove_notice_handler(alarm)
+            raise
+
+    async def _enter_copy(self, options: Mapping[str, str]) -> ReplicationStream:
+        line = self._replication_connection
+        deadline = time.monotonic() + self.timings.timeout_s
+        while True:
+            try:
+                self._stream = await ReplicationStream.start(
+                    line,
+                    slot=self._replication.slot,
+                    plugin=self._replication.output_plugin,
+                    options=options,
+                )
+            except SlotBusy:
+                if time.monotonic() >= deadline:
+                    raise
+                await asyncio.sleep(_BUSY_RETRY_S)
+            else:
+                return self._stream
+
+    async def vouch(self) -> tuple[Freshness, Watchdog]:
+        """See from a session of its own that the lock is ours, and go on seeing it."""
+        watcher = await self.connect()
+        asked_at = awake_or_asleep()
+        await see_lock(watcher, key=self.lock_key, pid=self._pid)
+        # From the moment before the question, not from now: this process may have been frozen meanwhile.
+        freshness = Freshness(limit_s=self.timings.freshness_s, now=asked_at)
+        watchdog = Watchdog(
+            watcher,
+            lock_key=self.lock_key,
+            walsender_pid=self._pid,
+            freshness=freshness,
+            interval_s=self.timings.watch_interval_s,
+        )
+        return freshness, watchdog
+
+    async def connect(self) -> AsyncConnection:
+        """An ordinary session that ends with the leadership."""
+        connection = await connect(self.parameters)
+        self._sessions.append(connection)
+        return connection
+
+    async def run_together(
+        self,
+        reader: Work,
+        others: Mapping[str, Work],
+        *,
+        until: Work,
+        drain: Callable[[asyncio.Task[None]], Awaitable[None]],
+    ) -> None:
+        """Run the parts of a leadership. The first failure ends all; the end of `until` drains.
+
+        `drain` gets the reader's task, and the others go on meanwhile.
+        """
+        try:
+            async with asyncio.TaskGroup() as group:
+
+                def start(work: Work, name: str) -> asyncio.Task[None]:
+                    return group.create_task(self._hanging_up(work), name=name)
+
+                reading = start(reader, "reader")
+                tasks = [start(work, name) for name, work in others.items()]
+                await start(until, "end")
+                await drain(reading)
+                for task in tasks:
+                    task.cancel()
+        except BaseExceptionGroup as failures:
+            raise _most_telling(failures) from failures
+
+    async def _hanging_up(self, work: Work) -> None:
+        """Close every connection the moment a part fails.
+
+        The server isn't held up by our walsender, and no part that is cancelled next waits for an answer
+        on a dead line.
+        """
+        try:
+            await work
+        except LockLost as error:
+            words = None if self._stream is None else self._stream.last_words()
+            self.hang_up()
+            if words is None:
+                raise
+            raise words from error
+        except Exception:
+            self.hang_up()
+            raise
+
+    async def last_word(
+        self, send: Callable[[], None], freshness: Freshness, *, within_s: float = _LAST_WORD_S
+    ) -> None:
+        """Send the last status and see it answered.
+
+        Closing a socket with unread data resets the connection, and the server might then lose a status
+        that it has not read. So frames are read and forgotten until one comes that was sent after it.
+        """
+        assert self._stream is not None, "draining a stream"
+        sent_at = awake_or_asleep()
+        send()
+        try:
+            async with asyncio.timeout(min(_LAST_WORD_S, within_s)):
+                while True:
+                    server_time_us = protocol.server_time_us((await self._stream.read())[-1])
+                    if freshness.on_our_clock(protocol.unix_seconds(server_time_us)) >= sent_at:
+                        return
+        except (TimeoutError, PenstockError):
+            _log.info("last_status_unanswered")
+
+    def hang_up(self) -> None:
+        """Close every connection at once."""
+        if self._stream is not None:
+            self._stream.close()
+        for connection in self._sessions:
+            connection.pgconn.finish()
+
+    @property
+    def _replication_connection(self) -> AsyncConnection:
+        assert self._line is not None, "the lock is taken first"
+        return self._line
+
+
+def _most_telling(failures: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Of several failures, one that isn't ours (a bug); else the first: the others follow from it."""
+    flat: list[BaseException] = []
+    rest: list[BaseException] = [failures]
+    while rest:
+        failure = rest.pop(0)
+        if isinstance(failure, BaseExceptionGroup):
+            rest[:0] = failure.exceptions
+        else:
+            flat.append(failure)
+    return next((failure for failure in flat if not isinstance(failure, PenstockError)), flat[0])

@@ -1,0 +1,82 @@
+"""SlotMonitor: how the slot is, whatever this process is doing."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, Final, Self
+
+import psycopg
+from psycopg import AsyncConnection
+
+from penstock.errors import PostgresError
+from penstock.postgres.connection import connect, connection_parameters
+from penstock.postgres.slot.state import SlotState, read_slot
+from penstock.settings.settings import LeaderSettings, ReplicationSettings
+from penstock.settings.timings import Timings
+
+_EVERY_S: Final = 5.0
+
+
+class SlotMonitor:
+    """Reads the slot every few seconds on a session of its own, from the process's start to its end.
+
+    A slot needs watching most when nobody reads it: while its leader is gone or has given it up, WAL piles
+    up on the server. A server that doesn't answer is asked again; the age of the last reading tells.
+    """
+
+    def __init__(
+        self,
+        parameters: dict[str, Any],
+        slot: str,
+        *,
+        on_slot: Callable[[SlotState | None, float], None],
+        every_s: float = _EVERY_S,
+    ) -> None:
+        """`on_slot` gets the slot, or None if there is none of that name, and when it was asked for."""
+        self._parameters = parameters
+        self._slot = slot
+        self._on_slot = on_slot
+        self._every_s = every_s
+        self._session: AsyncConnection | None = None
+
+    @classmethod
+    def of(
+        cls,
+        replication: ReplicationSettings,
+        leader: LeaderSettings,
+        *,
+        on_slot: Callable[[SlotState | None, float], None],
+    ) -> Self:
+        """The monitor of the slot that the settings name."""
+        parameters = connection_parameters(
+            connect_timeout_s=replication.connect_timeout_s,
+            silence_limit_s=Timings.of(leader.timeout_s).answer_s,
+            role=f"slot monitor {replication.slot}",
+        )
+        return cls(parameters, replication.slot, on_slot=on_slot)
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(self._every_s * 2):
+                        await self._look()
+                except (PostgresError, psycopg.Error, TimeoutError):
+                    self._hang_up()
+                await asyncio.sleep(self._every_s)
+        finally:
+            self._hang_up()
+
+    async def _look(self) -> None:
+        if self._session is None:
+            self._session = await connect(self._parameters)
+        asked_at = time.monotonic()
+        self._on_slot(await read_slot(self._session, self._slot), asked_at)
+
+    def _hang_up(self) -> None:
+        if self._session is not None:
+            self._session.pgconn.finish()
+            self._session = None

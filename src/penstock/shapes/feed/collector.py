@@ -1,0 +1,447 @@
+"""Collector: frames become changes in the log, and commits that say which shapes they touched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from penstock.changelog.index import Relation
+from penstock.errors import ProtocolViolation
+from penstock.model.change import Action, Boundary, Change
+from penstock.model.log_offset import BEFORE_ALL, OP_INFINITY, LogOffset
+from penstock.model.lsn import format_lsn
+from penstock.model.snapshot_again import SnapshotAgain
+from penstock.postgres.catalog.table_tree import Found, Member, Tree
+from penstock.postgres.snapshot.export import Content
+from penstock.postgres.stream.walk import FrameWalk
+from penstock.shapes.following.doubts import Doubts
+from penstock.shapes.following.rewrites import Doubt, judge, without_toast
+
+_MOST_ROUTES: Final = 20_000
+
+
+class Append(NamedTuple):
+    """Append this change to the ChangeLog."""
+
+    relation: Relation
+    tx_offset: int
+    op_offset: int
+    payload: bytes
+
+
+class Committed(NamedTuple):
+    """A transaction is complete: for the FlushTracker, and for the ChangeLog if anything was appended."""
+
+    last: LogOffset
+    end_lsn: int
+    touched: frozenset[str]
+    """Empty: nothing of it was appended."""
+
+
+class Silence(NamedTuple):
+    """A keepalive between transactions that brings news: for the FlushTracker."""
+
+    wal_end: int
+
+
+Step = Append | SnapshotAgain | Committed | Silence
+
+
+class Collected(NamedTuple):
+    """What came of a run of frames."""
+
+    steps: list[Step]
+    """To be done in this order."""
+    next_frame: int
+    """Index of the first frame that was not taken."""
+    unknown: Relation | None = None
+    """Ask the catalog for this relation and call `learn` before going on."""
+
+
+class Collector:
+    """Takes frames in the order of the stream and says what is to be done. Knows no socket, disk or clock.
+
+    The problem. Of all changes, shapes need those of their tables, which frames name by their partitions;
+    and partitions come, go and are emptied without a change that says so. A transaction that counts as
+    untouched is confirmed and never comes again, so that judgement must not be wrong.
+
+    State. The route of each relation: the followed tables that it is or is a partition of; none if no shape
+    needs it. The trees of the followed tables as the catalog had them last. What each shape's table holds.
+    Of the open transaction: which shapes it touched, and which tables it truncated. What is in doubt.
+
+    Rules.
+    1. Every change gets its LogOffset, followed or not: a shape keeps the offsets of the transaction.
+    2. A partition has exactly the columns of its root. A change of a relation without a route that looks like
+       a partition's stops `take` until `learn` brings the catalog's answer; any other is nobody's. That may
+       be wrong (a table renamed and back, one whose root is altered in that moment), which rule 8 finds.
+    3. A change is appended, under its own relation, if a shape that follows it still needs the transaction.
+       Exactly those shapes are touched.
+    4. A change whose relation can't be read is a ProtocolViolation: it might be anybody's. One that names a
+       followed relation is appended however unreadable its rest is, and stops only the shapes that read it.
+    5. SnapshotAgain means: stop flushing that shape before the next step is done, note it in the registry,
+       pin it in the FlushTracker, take the snapshot. Its changes are appended all the while.
+    6. TRUNCATE of a partitioned table names it and its partitions in one WAL record. A partition that is
+       truncated without it leaves rows that no change deletes: the table's shapes are snapshotted again,
+       unless the whole table is truncated later in the transaction.
+    7. A change that the server left out is nowhere else: the shapes of its table are snapshotted again.
+    8. `check` compares the catalog with what it was, for all that no change tells (`rewrites.judge`). Call it
+       often; the snapshot that follows mends what was passed over since.
+    9. What `check` can't judge is a Doubt: `settle` it with the server's own rows. Until then the table's
+       tree is kept as it was before, so that whoever comes after a crash has the doubt too.
+    10. A followed table that is gone has no route. It can be copied only after a look has found one of its
+       name: `check` says so, and then has its routes.
+    11. Shapes of one table may have been judged up to different looks when a crash came. The first `check`
+       compares with all of these; what it finds counts for all shapes of the table.
+    12. A relation that was learned as a partition, and that a later look doesn't have, was detached or
+       dropped in between: its rows are in the log, and no more in the table.
+
+    Repeats. After a restart Postgres sends again from the slot's position. A shape doesn't need a
+    transaction that its *table* holds as a whole: the offset was read from the table, of the history that
+    the server still has (`registry.decide`), and commit order never changes. That is the only ground for
+    skipping. What a former collector saw or logged proves nothing: its log ended with its leadership. When
+    no shape needs a transaction, its relations aren't even looked up.
+
+    One collector lives as long as one replication stream and its ChangeLog.
+    """
+
+    def __init__(
+        self,
+        *,
+        walk: FrameWalk,
+        shapes: Mapping[str, Relation],
+        trees: Iterable[Tree],
+        held: Mapping[str, LogOffset],
+        own_trees: Mapping[str, Tree] = MappingProxyType({}),
+    ) -> None:
+        """`shapes`: the table of each; `held`: the offsets of those tables that go on from where they are.
+
+        A followed table without a tree is gone: its shapes must not be among those. `own_trees`: of shapes
+        whose table was last judged as another tree than the one in `trees`.
+        """
+        self._walk = walk
+        self._decoder = walk.decoder
+        self._followers: dict[Relation, frozenset[str]] = {
+            table: frozenset(name for name, followed in shapes.items() if followed == table)
+            for table in shapes.values()
+        }
+        self._trees = {tree.table.relation: tree for tree in trees if tree.table.relation in self._followers}
+        self._held = {name: held.get(name, BEFORE_ALL) for name in shapes}
+        self._hindmost = min(self._held, key=self._held.__getitem__, default="")
+        self._held_by_all = BEFORE_ALL
+        """A position that every table holds; not always the highest one."""
+        self._gone = self._followers.keys() - self._trees.keys()
+        self._routes: dict[Relation, frozenset[Relation]] = {}
+        self._layouts: set[frozenset[str]] = set()
+        """The columns that partitions have, or had; empty: not known."""
+        self._without_toast: frozenset[Relation] = frozenset()
+        self._own_trees = dict(own_trees)
+        self._add_tree_routes()
+        self._judged = dict(self._trees)
+        self._is_first = True
+        """Whether the first check is to come."""
+        self._doubts = Doubts()
+        self._cuts: dict[str, int] = {}
+        self._learned: dict[Relation, bool] = {}
+        """Partitions that no look has had yet; whether one has lacked it, which may have begun before."""
+        self._is_needed = False
+        self._whole = BEFORE_ALL
+        """Where the open transaction ends."""
+        self._appended: dict[Relation, bool] = {}
+        self._touched: set[str] = set()
+        self._last_op = 0
+        self._truncated_at: dict[Relation, int] = {}
+        self._truncated_part: dict[Relation, Relation] = {}
+        self._steps: list[Step] = []
+        self._unknown: Relation | None = None
+        self._pauses = False
+        self.room = 1
+        """Part of the walk: 0 where a pause begins."""
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open: reading must not pause here."""
+        return self._walk.in_transaction
+
+    def tree_of(self, table: Relation, shape: str) -> Tree:
+        """A shape's table as the last check that knew what to think of it had it, or the start.
+
+        That may be kept in the registry: what is not yet judged is found again after a crash.
+        """
+        return self._own_trees.get(shape, self._judged[table])
+
+    def is_gone(self, shape: str) -> bool:
+        """Whether the last look, or the start, found no table of the name that the shape follows."""
+        return any(shape in self._followers[table] for table in self._gone)
+
+    def relations_of(self, table: Relation) -> frozenset[Relation]:
+        """The relations under which changes of a followed table are in the log."""
+        return frozenset(relation for relation, tables in self._routes.items() if table in tables)
+
+    def followers(self, relation: Relation) -> frozenset[str]:
+        """The shapes whose changes are in the log under this relation."""
+        return frozenset(self._shapes_of(self._routes.get(relation, ())))
+
+    def holds(self, shape: str, offset: LogOffset) -> None:
+        """A snapshot begins that holds all up to here: should it fail, the next one has a later cut."""
+        self._held[shape] = max(self._held[shape], offset)
+        self._cuts[shape] = offset.tx_offset
+
+    def take(self, frames: Sequence[memoryview], start: int, *, pause: bool = False) -> Collected:
+        """Take frames from index `start` on, as many as possible; with `pause`, to the transaction's end."""
+        self._steps, self._unknown, self._pauses = [], None, pause
+        self.room = 0 if pause and not self._walk.in_transaction else 1
+        next_frame = self._walk.take(frames, start, self)
+        return Collected(self._steps, next_frame, self._unknown)
+
+    def learn(self, relation: Relation, found: Found | None) -> list[SnapshotAgain]:
+        """The catalog's answer for the relation that was asked for; None: it has none of that name."""
+        tables = self._followers.keys() & {relation, *(found.ancestors if found else ())}
+        self._routes[relation] = frozenset(tables)
+        parents = sorted(tables - {relation})
+        if found is None or not parents:
+            return []
+        self._learned[relation] = False
+        self._doubts.follow(relation, self._whole.tx_offset)
+        reasons = dict.fromkeys(parents, f"{relation} was attached, with what it held")
+        return self._again(reasons if found.attached else {})
+
+    def knows(self, relation: Relation) -> bool:
+        """Whether `learn` has been told of it, or it needs no telling."""
+        return relation in self._routes
+
+    def left_out(self, relation: Relation) -> list[SnapshotAgain]:
+        """The server says that it left out a change of this relation, which must be known."""
+        reason = f"the server left out changes of {relation}, for want of a replica identity"
+        return self._again(dict.fromkeys(sorted(self._routes[relation]), reason))
+
+    @property
+    def doubts(self) -> list[Doubt]:
+        """What is to be settled."""
+        return self._doubts.open
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the catalog was looked at, and nothing is in doubt."""
+        return self._doubts.is_certain
+
+    def is_hopeless(self, doubt: Doubt) -> bool:
+        """Whether the doubt's look was passed, and nothing that the server has could prove it wrong."""
+        return self.has_passed(doubt.look_lsn) and self._doubts.is_hopeless(doubt)
+
+    def expected_rows(self, doubt: Doubt) -> int | None:
+        """How many rows the stream has of what the doubt is about; None: not known."""
+        return self._doubts.expected_rows(doubt)
+
+    def has_passed(self, lsn: int) -> bool:
+        """Whether every transaction with a commit LSN below this one was taken."""
+        return self._walk.safe_lsn >= lsn
+
+    def check(self, trees: Iterable[Tree], wal_lsn: int) -> list[SnapshotAgain]:
+        """The followed tables as the catalog has them now, without those that it no longer has.
+
+        `wal_lsn`: where the server's WAL was then, or later.
+        """
+        now = {tree.table.relation: tree for tree in trees}
+        reasons = self._unlearned(now)
+        own = [(tree.table.relation, tree) for tree in self._own_trees.values()] if self._is_first else []
+        self._is_first = False
+        for table, before in (*self._trees.items(), *own):
+            judgement = judge(before, now.get(table), wal_lsn, self._routes)
+            if judgement.again and (table in now or table not in self._gone):
+                reasons[table] = judgement.again
+            self._doubts.raise_all(judgement.doubts)
+        for table in self._gone & now.keys():
+            # Its changes had no route meanwhile, so no snapshot may have begun before.
+            reasons.setdefault(table, f"there is a table {table} again")
+        self._gone = self._followers.keys() - now.keys()
+        self._trees |= {table: tree for table, tree in now.items() if table in self._followers}
+        again = self._begin_again(reasons)
+        self._doubts.looked(wal_lsn, self._learned.keys())
+        return again
+
+    def settle(self, doubt: Doubt, content: Content) -> list[SnapshotAgain]:
+        """What the server has of a doubtful member, at a position that was passed."""
+        if not self._doubts.are_about(doubt, content):
+            # The next look sees what became of it.
+            return []
+        if not self._doubts.are_proved_wrong(doubt, content):
+            return self.give_up(doubt)
+        self._doubts.close(doubt)
+        # It may have been truncated once more since the look.
+        tree = self._trees[doubt.table]
+        self._trees[doubt.table] = tree._replace(
+            table=_with_file(tree.table, content),
+            partitions=tuple(_with_file(each, content) for each in tree.partitions),
+        )
+        self._keep_judged()
+        return []
+
+    def give_up(self, doubt: Doubt) -> list[SnapshotAgain]:
+        """A doubt is confirmed, or can't be settled."""
+        if not self._doubts.close(doubt):
+            return []
+        if all(self._cuts.get(shape, 0) >= doubt.look_lsn for shape in self._followers[doubt.table]):
+            # Snapshots have begun since.
+            self._keep_judged()
+            return []
+        return self._begin_again({doubt.table: doubt.suspicion})
+
+    def _begin_again(self, reasons: Mapping[Relation, str]) -> list[SnapshotAgain]:
+        self._doubts.drop(reasons.keys())
+        self._keep_judged()
+        self._forget_routes(reasons.keys())
+        self._add_tree_routes()
+        return self._again(reasons)
+
+    def _keep_judged(self) -> None:
+        doubtful = self._doubts.tables
+        self._judged |= {table: tree for table, tree in self._trees.items() if table not in doubtful}
+        self._own_trees = {
+            shape: tree for shape, tree in self._own_trees.items() if tree.table.relation in doubtful
+        }
+
+    def _unlearned(self, now: Mapping[Relation, Tree]) -> dict[Relation, str]:
+        there = {member.relation for tree in now.values() for member in (tree.table, *tree.partitions)}
+        reasons = {}
+        for relation, was_missed in list(self._learned.items()):
+            if relation in there or was_missed:
+                del self._learned[relation]
+            else:
+                self._learned[relation] = True
+            if relation not in there and was_missed:
+                for table in self._routes.get(relation, frozenset()) - {relation}:
+                    reasons[table] = f"{relation}, a partition of {table}, was detached or dropped"
+        return reasons
+
+    def change(self, change: Change) -> bool:
+        """Part of the walk: place a change; False if its relation is unknown, and then nothing happens."""
+        self._last_op = change.op_offset
+        if not self._is_needed:
+            return True
+        relation = self._relation(change)
+        tables = self._routes.get(relation)
+        if tables is None:
+            if self._may_be_partition(change):
+                self._unknown = relation
+                return False
+            tables = self._routes[relation] = frozenset()
+        appended = self._appended.get(relation)
+        if appended is None:
+            touched = [name for name in self._shapes_of(tables) if self._held[name] < self._whole]
+            self._touched.update(touched)
+            self._appended[relation] = appended = bool(touched)
+        if appended:
+            self._steps.append(Append(relation, change.commit_lsn, change.op_offset, change.payload))
+            if change.action is Action.TRUNCATE:
+                self._truncate(relation, tables, change.wal_start)
+        self._doubts.take(relation, change.payload)
+        return True
+
+    def _may_be_partition(self, change: Change) -> bool:
+        """Whether the change may be of a partition that isn't known yet."""
+        if not self._layouts or frozenset() in self._layouts:
+            return bool(self._layouts)
+        named = self._decoder.columns(change.payload)
+        if named is None or change.action is Action.TRUNCATE:
+            return True
+        columns = frozenset(f"{column.name} {column.type}" for column in named)
+        return columns in self._layouts or (
+            change.action is not Action.INSERT and any(columns <= layout for layout in self._layouts)
+        )
+
+    def _relation(self, change: Change) -> Relation:
+        relation = self._decoder.relation(change.payload)
+        if relation is None:
+            raise ProtocolViolation(
+                f"the change at {format_lsn(change.wal_start)} names no table that can be read: it may belong"
+                " to a shape, so nothing can pass it"
+            )
+        return relation
+
+    def _truncate(self, relation: Relation, tables: Iterable[Relation], wal_start: int) -> None:
+        if relation in self._without_toast:
+            self._doubts.follow(relation, self._whole.tx_offset)
+        for table in tables:
+            if table == relation:
+                self._truncated_at[table] = wal_start
+                self._truncated_part.pop(table, None)
+            elif self._truncated_at.get(table) != wal_start:
+                self._truncated_part[table] = relation
+
+    def begin(self, begin: Boundary) -> None:
+        """Part of the walk: a transaction starts."""
+        self._whole = LogOffset(begin.commit_lsn, OP_INFINITY)
+        self._is_needed = self._needs_whole()
+        self._last_op = 0
+
+    def _needs_whole(self) -> bool:
+        """Whether some table lacks the open transaction. Looks at one table, and rarely at all of them."""
+        if self._whole <= self._held_by_all:
+            return False
+        if self._held and self._held[self._hindmost] >= self._whole:
+            self._hindmost = min(self._held, key=self._held.__getitem__)
+            self._held_by_all = self._held[self._hindmost]
+        return bool(self._held) and self._held[self._hindmost] < self._whole
+
+    def commit(self, commit: Boundary, safe_lsn: int) -> None:
+        """Part of the walk: the open transaction is complete."""
+        reasons = {
+            table: f"{part}, a partition of {table}, was truncated alone"
+            for table, part in self._truncated_part.items()
+        }
+        self._steps += [again for again in self._again(reasons) if again.shape in self._touched]
+        last = LogOffset(commit.commit_lsn, self._last_op)
+        self._steps.append(Committed(last, safe_lsn, frozenset(self._touched)))
+        self._doubts.committed(commit.commit_lsn)
+        self._is_needed = False
+        self._appended.clear()
+        self._touched.clear()
+        self._truncated_at.clear()
+        self._truncated_part.clear()
+        self.room = 0 if self._pauses else 1
+
+    def silence(self, safe_lsn: int) -> None:
+        """Part of the walk: nothing is committed up to here."""
+        self._steps.append(Silence(safe_lsn))
+
+    def _shapes_of(self, tables: Iterable[Relation]) -> Iterator[str]:
+        return (shape for table in tables for shape in self._followers[table])
+
+    def _again(self, reasons: Mapping[Relation, str]) -> list[SnapshotAgain]:
+        return [
+            SnapshotAgain(shape, reason)
+            for table, reason in reasons.items()
+            for shape in sorted(self._followers[table])
+        ]
+
+    def _add_tree_routes(self) -> None:
+        known = [(tree.table.relation, tree) for tree in self._own_trees.values()]
+        for table, tree in (*self._trees.items(), *known):
+            for member in (tree.table, *tree.partitions):
+                before = self._routes.get(member.relation, frozenset())
+                self._routes[member.relation] = before | {table}
+        trees = self._trees.values()
+        # Also what they had before: the stream may be behind.
+        now = {frozenset(tree.columns) for tree in trees if tree.is_partitioned}
+        self._layouts = (self._layouts - {frozenset()}) | now
+        self._without_toast = frozenset(name for tree in trees for name in without_toast(tree))
+
+    def _forget_routes(self, tables: Set[Relation]) -> None:
+        """Tables that begin anew lose what is no longer part of them; that is looked up when met again.
+
+        The others keep everything: their changes may be in the log under a name that only a look-up
+        brought, later than the trees were read.
+        """
+        routes = {}
+        keeps_others = len(self._routes) <= _MOST_ROUTES
+        for relation, route in self._routes.items():
+            kept = route - tables
+            if kept or (not route and keeps_others):
+                routes[relation] = kept
+        self._routes = routes
+        self._appended.clear()
+
+
+def _with_file(member: Member, content: Content) -> Member:
+    return member._replace(filenode=content.filenode) if member.oid == content.oid else member

@@ -1,0 +1,183 @@
+"""Ledger: keeps the log, the FlushTracker and the FlushPlan in step, whatever happens to a shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from penstock.changelog.index import Relation
+from penstock.changelog.log import ChangeLog
+from penstock.model.log_offset import OP_INFINITY, LogOffset
+from penstock.model.snapshot_again import SnapshotAgain
+from penstock.shapes.feed.collector import Append, Collector, Committed, Silence, Step
+from penstock.shapes.pace.flush_plan import FlushPlan
+from penstock.shapes.pace.flush_tracker import FlushTracker
+
+
+def whole(tx_offset: int) -> LogOffset:
+    """The position behind everything of a transaction."""
+    return LogOffset(tx_offset, OP_INFINITY)
+
+
+class Ledger:
+    """One leadership's books. Touches memory only; time is an argument.
+
+    1. A commit goes to the log before the tracker hears of it, and nothing of it can be flushed before that:
+       the log is persisted later.
+    2. A shape that has to be snapshotted again is pinned, and its flushes stop, before the next step is done.
+       Once the registry knows it (`noted`) its table doesn't count, after a crash neither. So it is parked:
+       it is not pinned, its changes are left out, and nobody waits for it, for however long. `begin_copy`
+       pins it again, before the copy's cut is known; a copy that fails, or came too early, parks it. One
+       whose Postgres table is gone is stopped until the collector has found it again.
+    3. `held` is up to where a shape needs nothing more from the log. Its table may be below that, if nothing
+       in between was for it: no commit says so, and after a restart the table is where it was.
+    4. `offsets` is what the registry may know of the tables: only what was read back from them.
+    """
+
+    def __init__(
+        self, *, collector: Collector, log: ChangeLog, tracker: FlushTracker, plan: FlushPlan
+    ) -> None:
+        self.collector = collector
+        self.log = log
+        self.tracker = tracker
+        self.plan = plan
+        self._held: dict[str, LogOffset] = {}
+        self._read_back: dict[str, LogOffset] = {}
+        self._noted: set[str] = set()
+        """Shapes of which the registry knows that their tables don't count."""
+        self._parked: set[str] = set()
+        self._open_bytes: dict[Relation, int] = {}
+        """Of the open transaction: what was appended of each relation."""
+        self.transactions = 0
+        """Committed transactions read."""
+        self.changes = 0
+        """Changes appended to the log."""
+
+    def add(self, shape: str, *, interval_s: float, held: LogOffset, now: float) -> None:
+        """A shape goes on from what its table holds."""
+        self._held[shape] = self._read_back[shape] = held
+        self.plan.add(shape, interval_s=interval_s, held=held, now=now)
+
+    def held(self, shape: str) -> LogOffset:
+        """The shape needs nothing at or below this from the log."""
+        return self._held[shape]
+
+    def offsets(self) -> dict[str, int]:
+        """What was read back from the tables, of those that count."""
+        return {
+            shape: held.tx_offset
+            for shape, held in self._read_back.items()
+            if held.tx_offset > 0 and not self.plan.awaits_snapshot(shape)
+        }
+
+    def carry_out(self, steps: Iterable[Step], now: float) -> list[SnapshotAgain]:
+        """Do what the collector says; returns what the registry has to know before more is done."""
+        again: list[SnapshotAgain] = []
+        for step in steps:
+            match step:
+                case Append():
+                    if self._parked and self.collector.followers(step.relation) <= self._parked:
+                        continue
+                    self.log.append(*step)
+                    size = self._open_bytes.get(step.relation, 0) + len(step.payload)
+                    self._open_bytes[step.relation] = size
+                    self.changes += 1
+                case Committed():
+                    self._committed(step, now)
+                case Silence():
+                    self.tracker.keepalive(step.wal_end)
+                case SnapshotAgain():
+                    if self.collector.is_gone(step.shape):
+                        self.stop(step.shape, step.reason, now)
+                    else:
+                        self.snapshot_again(step.shape, now)
+                    again.append(step)
+        return again
+
+    def snapshot_again(self, shape: str, now: float) -> None:
+        """The shape's table no longer counts. It is pinned: nothing more is confirmed until that is noted."""
+        self._pin(shape, now)
+        self.plan.snapshot(shape, now)
+
+    def stop(self, shape: str, sentence: str, now: float) -> None:
+        """The same, and no snapshot can be taken before somebody acts."""
+        self._pin(shape, now)
+        self.plan.stop(shape, sentence, now)
+
+    def noted(self, shape: str) -> None:
+        """The registry knows that the shape's table doesn't count; a copy may have ended meanwhile."""
+        if not self.plan.awaits_snapshot(shape):
+            return
+        self._noted.add(shape)
+        self._park(shape)
+
+    def is_parked(self, shape: str) -> bool:
+        """Whether nobody waits for the shape."""
+        return shape in self._parked
+
+    def begin_copy(self, shape: str, now: float) -> None:
+        """A snapshot is about to get its cut: from here on the shape needs its changes again."""
+        self._parked.discard(shape)
+        self._pin(shape, now)
+
+    def failed(self, shape: str, sentence: str, now: float) -> None:
+        """A flush or a snapshot failed."""
+        self.plan.failed(shape, sentence, now)
+        self._park(shape)
+
+    def cut(self, shape: str, cut_lsn: int) -> None:
+        """A snapshot has its cut: transactions that commit before it will be in the table."""
+        self.collector.holds(shape, whole(cut_lsn - 1))
+
+    def snapshotted(self, shape: str, cut_lsn: int, now: float) -> bool:
+        """The snapshot was read back from the table; returns whether it counts: another may be due."""
+        held = whole(cut_lsn - 1)
+        self._held[shape] = self._read_back[shape] = held
+        self.plan.finished(shape, held, now)
+        if self.plan.awaits_snapshot(shape):
+            self._park(shape)
+            return False
+        self._noted.discard(shape)
+        self.tracker.snapshotted(shape, cut_lsn, now)
+        return True
+
+    def flushed(self, shape: str, tx_offset: int, now: float, *, more: bool = False) -> None:
+        """A flush was read back from the table; `more`: it ended there because it had enough."""
+        self._read_back[shape] = max(self._read_back[shape], whole(tx_offset))
+        self.passed(shape, tx_offset, now, more=more)
+
+    def passed(self, shape: str, tx_offset: int, now: float, *, more: bool = False) -> None:
+        """Nothing up to here is for the shape but what its table has."""
+        held = max(self._held[shape], whole(tx_offset))
+        self._held[shape] = held
+        self.plan.finished(shape, held, now, more=more)
+        self.tracker.flushed(shape, held, now)
+
+    def _pin(self, shape: str, now: float) -> None:
+        self.tracker.add(shape, flushed=LogOffset(self.tracker.frontier_lsn, 0), now=now)
+
+    def _park(self, shape: str) -> None:
+        """As long as a copy runs it stays pinned: what follows the copy's cut is for it."""
+        if shape in self._noted and self.plan.awaits_snapshot(shape) and not self.plan.runs_snapshot(shape):
+            self._parked.add(shape)
+            self.tracker.remove(shape)
+
+    def _committed(self, step: Committed, now: float) -> None:
+        touched = step.touched - self._parked
+        # Something of it may have been appended before all of those were parked.
+        if touched or self._open_bytes:
+            self.log.commit(step.last.tx_offset)
+        self.tracker.committed(step.last, step.end_lsn, touched, now)
+        for shape, size_bytes in self._sizes(touched).items():
+            self.plan.sent(shape, step.last, size_bytes, now)
+        self._open_bytes.clear()
+        self.transactions += 1
+
+    def _sizes(self, touched: frozenset[str]) -> dict[str, int]:
+        """How much of the open transaction is for each shape that it touched."""
+        if len(self._open_bytes) == 1:
+            return dict.fromkeys(touched, *self._open_bytes.values())
+        sizes = dict.fromkeys(touched, 0)
+        for relation, size_bytes in self._open_bytes.items():
+            for shape in self.collector.followers(relation) & touched:
+                sizes[shape] += size_bytes
+        return sizes

@@ -1,0 +1,52 @@
+"""What is said of shapes that hold something up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from penstock.shapes.pace.flush_plan import ShapeState, ShapeStatus, StalledShape
+from penstock.shapes.pace.flush_tracker import Stalled
+
+_UNPROVED: Final = 10.0
+"""So many times STALL_S the holder of a full log is waited for if nobody else has anything to write."""
+
+
+def complaints(
+    stalled: Iterable[StalledShape], behind: Sequence[Stalled], *, log_is_full: bool, stall_s: float
+) -> dict[str, str]:
+    """A sentence for each shape: those that are stalled, and the one that keeps a full log from emptying.
+
+    `behind` are all shapes that are behind, the one that holds the slot first. It is left in peace for
+    `stall_s`: one large transaction fills the log too, and is flushed.
+    """
+    found = {
+        each.shape: f"shape {each.shape} has made no progress for {each.age_s:.0f} s, at {each.offset}:"
+        f" {each.error or 'its job does not end'}."
+        for each in stalled
+    }
+    if log_is_full and behind and behind[0].age_s >= stall_s:
+        holder, age_s = behind[0].shape, behind[0].age_s
+        why = found.get(holder, f"It is behind for {age_s:.0f} s.")
+        found[holder] = f"the log is full, and shape {holder} holds it. {why}"
+    return found
+
+
+def failing_holder(
+    statuses: Sequence[ShapeStatus], behind: Sequence[Stalled], *, stall_s: float
+) -> ShapeStatus | None:
+    """The shape that keeps a full log from emptying, if it has failed for `stall_s` and others don't.
+
+    `behind` as above. One that is merely slow is waited for; and where all fail, nobody is held by another.
+    That others don't fail is proved by one whose table was written since the holder began to fail. Those
+    that have had nothing to write prove nothing: the storage may be down. But they are held too, as nothing
+    is read while the log is full; so without any proof the holder is given ten times as long.
+    """
+    if not behind or behind[0].age_s < stall_s:
+        return None
+    holder = next(status for status in statuses if status.shape == behind[0].shape)
+    well = [each for each in statuses if each.error is None and each is not holder]
+    if holder.state is not ShapeState.BACKING_OFF or not well:
+        return None
+    is_proved = any(each.wrote_s < holder.failing_s for each in well)
+    return holder if is_proved or behind[0].age_s >= _UNPROVED * stall_s else None

@@ -1,0 +1,299 @@
+"""What is done for a shape: flushes, snapshots, and following the table when it is altered."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from typing import Any, Final
+
+import structlog
+
+from penstock import fault_points
+from penstock.changelog.errors import SegmentUnreadable, not_shared
+from penstock.changelog.index import Relation, SegmentRange
+from penstock.changelog.segment_reader import read_segment
+from penstock.decoding.rows import LayoutChanged, NanRefused, RowIncomplete
+from penstock.errors import PenstockError
+from penstock.lake.delta.foreign_commits import ForeignCommit
+from penstock.lake.ports import JobDone, ShapeJobs
+from penstock.model.log_offset import LogOffset
+from penstock.model.lsn import format_lsn
+from penstock.model.shape import Shape
+from penstock.model.snapshot_again import SnapshotAgain
+from penstock.postgres.catalog.table_catalog import ShapeCatalog
+from penstock.postgres.catalog.table_facts import ColumnFacts, TableFacts
+from penstock.postgres.snapshot.export import export_snapshot
+from penstock.shapes.definition.rules import table_problems
+from penstock.shapes.feed.ledger import Ledger
+from penstock.shapes.flushing.job_runner import JobThreads
+from penstock.shapes.following.drift import Drift, compare
+from penstock.shapes.registry.keeper import RegistryKeeper
+from penstock.shapes.registry.registry import Copy
+
+FLUSH_MAX_BYTES: Final = 256 * 2**20
+"""What one flush takes of its own relations' changes, unless a single transaction has more."""
+_LOOKS_AT_A_LAYOUT: Final = 3
+
+_log = structlog.get_logger()
+
+
+class ShapeStopped(PenstockError):
+    """A shape can't go on until somebody acts; the others do."""
+
+
+class Work:
+    """The jobs of one leadership. Whatever touches a shape's table holds the shape's turn."""
+
+    def __init__(
+        self,
+        shapes: Sequence[Shape],
+        *,
+        jobs: ShapeJobs,
+        threads: JobThreads,
+        ledger: Ledger,
+        keeper: RegistryKeeper,
+        catalog: ShapeCatalog,
+        parameters: dict[str, Any],
+        facts: Mapping[str, TableFacts],
+        make_anew: Callable[[Sequence[SnapshotAgain]], Awaitable[None]],
+        park: Callable[[str, str], Awaitable[None]],
+    ) -> None:
+        """`facts`: of the shapes that go on, as the registry has them.
+
+        `park` stops a shape for a reason until somebody acts, `make_anew` lets shapes be snapshotted.
+        """
+        self._shapes = {shape.name: shape for shape in shapes}
+        self._jobs = jobs
+        self._threads = threads
+        self._ledger = ledger
+        self._keeper = keeper
+        self._catalog = catalog
+        self._parameters = parameters
+        self._facts = dict(facts)
+        self._make_anew = make_anew
+        self._park = park
+        self._stopped: dict[str, str] = {}
+        """Shapes whose tables were altered in a way that ours can't follow, with the sentence."""
+        self._unread: dict[str, int] = {}
+        """How often changes of a shape had a layout that its table doesn't have."""
+        self._turns = {shape.name: asyncio.Lock() for shape in shapes}
+        self.copying: set[str] = set()
+        """Shapes whose rows are on their way into a new table. Others' snapshots wait for their cut."""
+        self.rows = dict.fromkeys(self._shapes, 0)
+        """Changes applied and rows copied in this leadership, by shape."""
+
+    def facts(self, shape: str) -> TableFacts | None:
+        """Of the table as ours follows it; None before its snapshot."""
+        return self._facts.get(shape)
+
+    def is_stopped(self, shape: str) -> bool:
+        """Whether the shape's table was altered in a way that ours can't follow."""
+        return shape in self._stopped
+
+    async def flush(self, shape: str) -> None:
+        """Apply what is new in the log to the shape's table, in one commit."""
+        async with self._turns[shape]:
+            log = self._ledger.log
+            relations = self._ledger.collector.relations_of(Relation(*self._shapes[shape].table))
+            up_to = log.boundary_within(relations, self._ledger.held(shape), FLUSH_MAX_BYTES)
+            has_more = up_to < log.last_persisted_txn_offset
+            done = await self._flush(self._shapes[shape], relations, up_to)
+            if done is None:
+                self._ledger.passed(shape, up_to.tx_offset, time.monotonic(), more=has_more)
+                return
+            fault_points.reached(fault_points.FLUSH_COMMITTED)
+            self.rows[shape] += done.rows
+            self._unread.pop(shape, None)
+            self._ledger.flushed(shape, done.tx_offset, time.monotonic(), more=has_more)
+            if done.needs_upkeep:
+                self._ledger.plan.tend(shape, time.monotonic())
+            if done.rows:
+                self._ledger.plan.wrote(shape, time.monotonic())
+                _log.debug("flushed", shape=shape, changes=done.rows, lsn=format_lsn(done.tx_offset))
+
+    async def upkeep(self, shape: str) -> None:
+        """Put the table's small files together and delete old ones, if that is due."""
+        async with self._turns[shape]:
+            await self._threads.run(self._jobs.upkeep, self._shapes[shape])
+
+    async def _flush(self, shape: Shape, relations: Set[Relation], up_to: LogOffset) -> JobDone | None:
+        """None: nothing of the shape lies up to there."""
+        self._refuse_parked(shape.name)
+        ranges = self._ledger.log.read_plan(relations, self._ledger.held(shape.name), up_to)
+        if not ranges:
+            return None
+        facts = self._facts[shape.name]
+        try:
+            try:
+                return await self._threads.run(self._jobs.flush, shape, facts, ranges, up_to.tx_offset)
+            except SegmentUnreadable as error:
+                self._refuse_parked(shape.name)
+                # What this process can read is there: it is others who don't see it.
+                await asyncio.to_thread(_read_all, ranges)
+                raise not_shared(self._ledger.log.directory.parent, "a Spark executor") from error
+            except LayoutChanged:
+                now, added = await self._follow(shape)
+                if now == facts:
+                    raise
+            done = await self._threads.run(self._jobs.flush, shape, now, ranges, up_to.tx_offset, added)
+        except ForeignCommit as error:
+            await self._make_anew([_said(shape.name, error)])
+            raise
+        except (LayoutChanged, NanRefused, RowIncomplete) as error:
+            await self._give_up_on(shape.name, error)
+            raise
+        await self._altered(shape.name, now)
+        return done
+
+    def _refuse_parked(self, shape: str) -> None:
+        """Nobody keeps the log for a shape that was parked meanwhile: its flush fails alone."""
+        if self._ledger.is_parked(shape):
+            raise ShapeStopped(f"shape {shape} awaits a snapshot")
+
+    async def _give_up_on(self, shape: str, error: LayoutChanged | NanRefused | RowIncomplete) -> None:
+        """That change will never be read: a snapshot passes over it, as soon as one can be taken.
+
+        But an ALTER that is streamed may be visible a moment later.
+        """
+        self._unread[shape] = self._unread.get(shape, 0) + 1
+        if not isinstance(error, LayoutChanged) or self._unread[shape] >= _LOOKS_AT_A_LAYOUT:
+            self._unread.pop(shape)
+            await self._make_anew([SnapshotAgain(shape, str(error))])
+
+    async def snapshot(self, shape: str) -> None:
+        """Copy the Postgres table as of one moment, and put it in place of the shape's table."""
+        async with self._turns[shape]:
+            try:
+                await self._snapshot(self._shapes[shape])
+            finally:
+                self.copying.discard(shape)
+
+    async def _snapshot(self, shape: Shape) -> None:
+        # Before it is pinned: one that can't be copied costs the others nothing.
+        _refuse_problems(shape, await self._current_facts(shape))
+        _log.info("snapshot_waits", shape=shape.name, note="for open transactions and a spare slot")
+        # It may have been stopped while this waited for its turn.
+        self._ledger.plan.copying(shape.name, time.monotonic())
+        self._ledger.begin_copy(shape.name, time.monotonic())
+        async with export_snapshot(self._parameters) as exported:
+            self._ledger.cut(shape.name, exported.cut_lsn)
+            before = await self._current_facts(shape)
+            parts = await exported.parts([leaf.relation for leaf in before.leaves])
+            facts = await self._current_facts(shape)
+            if facts != before:
+                raise ShapeStopped(f"{shape.table} is being altered: its snapshot starts again")
+            _refuse_problems(shape, facts)
+            _log.info(
+                "snapshot_started", shape=shape.name, cut=format_lsn(exported.cut_lsn), parts=len(parts)
+            )
+            self.copying.add(shape.name)
+            await self._note_copy(shape.name, Copy(exported.cut_lsn, facts))
+            fault_points.reached(fault_points.SNAPSHOT_COPYING)
+            done = await self._threads.run(
+                self._jobs.snapshot, shape, facts, parts, exported.name, exported.cut_lsn - 1
+            )
+        fault_points.reached(fault_points.SNAPSHOT_COMMITTED)
+        self.rows[shape.name] += done.rows
+        self._facts[shape.name] = facts
+        self._stopped.pop(shape.name, None)
+        self._ledger.plan.wrote(shape.name, time.monotonic())
+        if self._ledger.snapshotted(shape.name, exported.cut_lsn, time.monotonic()):
+            await self._keeper.update(lambda registry: registry.settled(shape.name, facts))
+        _log.info("snapshot_done", shape=shape.name, rows=done.rows, cut=format_lsn(exported.cut_lsn))
+
+    async def _note_copy(self, shape: str, copy: Copy) -> None:
+        """So that whoever comes after a crash knows it by its offset, and need not copy once more.
+
+        Not if another snapshot was asked for: the registry has heard of that, or will after this.
+        """
+        plan = self._ledger.plan
+        await self._keeper.update(
+            lambda registry: registry if plan.is_outdated(shape) else registry.copying(shape, copy)
+        )
+
+    async def follow(self, shape: str) -> SnapshotAgain | None:
+        """The Postgres table was altered: add new columns to ours, or say that it is to be made anew.
+
+        ShapeStopped if neither helps. One that was stopped is looked at again: it may have been mended.
+        """
+        async with self._turns[shape]:
+            if shape in self._stopped:
+                return await self._mended(self._shapes[shape])
+            if self._ledger.plan.awaits_snapshot(shape):
+                return None
+            drift = await self._drift(self._shapes[shape])
+            if drift.again:
+                return SnapshotAgain(shape, drift.again)
+            facts, added = await self._followed(self._shapes[shape], drift)
+            if added:
+                held = self._ledger.held(shape).tx_offset
+                try:
+                    await self._threads.run(self._jobs.flush, self._shapes[shape], facts, (), held, added)
+                except ForeignCommit as error:
+                    return _said(shape, error)
+            await self._altered(shape, facts)
+        return None
+
+    async def _mended(self, shape: Shape) -> SnapshotAgain:
+        drift = await self._drift(shape)
+        if drift.stop:
+            raise ShapeStopped(drift.stop)
+        self._stopped.pop(shape.name)
+        return SnapshotAgain(shape.name, drift.again or "what had stopped it is no longer so")
+
+    async def _follow(self, shape: Shape) -> tuple[TableFacts, Sequence[ColumnFacts]]:
+        drift = await self._drift(shape)
+        if drift.again:
+            await self._make_anew([SnapshotAgain(shape.name, drift.again)])
+            raise ShapeStopped(f"{drift.again}: it is about to be snapshotted again")
+        return await self._followed(shape, drift)
+
+    async def _followed(self, shape: Shape, drift: Drift) -> tuple[TableFacts, Sequence[ColumnFacts]]:
+        if drift.stop:
+            self._stopped[shape.name] = drift.stop
+            await self._park(shape.name, drift.stop)
+            raise ShapeStopped(drift.stop)
+        for column in drift.added:
+            _log.warning("column_added", shape=shape.name, column=column.name, type=column.type)
+        for column in drift.widened:
+            _log.warning("column_widened", shape=shape.name, column=column.name, type=column.type)
+        return drift.facts, (*drift.added, *drift.widened)
+
+    async def _drift(self, shape: Shape) -> Drift:
+        drift = compare(shape, self._facts[shape.name], await self._current_facts(shape))
+        if drift.widened and not await self._threads.run(self._jobs.may_widen, shape):
+            return drift.by_snapshot(shape)
+        return drift
+
+    async def _altered(self, shape: str, facts: TableFacts) -> None:
+        # Of partitions the registry knows what the collector has judged: one that was attached since is news
+        # to the next look, and to whoever comes after a crash before it.
+        facts = facts._replace(tree=self._ledger.collector.tree_of(facts.relation, shape))
+        self._facts[shape] = facts
+        await self._keeper.update(lambda registry: registry.altered(shape, facts))
+
+    async def _current_facts(self, shape: Shape) -> TableFacts:
+        table = Relation(*shape.table)
+        facts = (await self._catalog.facts([table])).get(table)
+        if facts is None:
+            raise ShapeStopped(f"{shape.table} is not in the database. Fix: bring it back, or drop the shape")
+        return facts
+
+
+def _said(shape: str, error: ForeignCommit) -> SnapshotAgain:
+    _log.error("foreign_commit", shape=shape, detail=str(error))
+    return SnapshotAgain(shape, str(error))
+
+
+def _read_all(ranges: Sequence[SegmentRange]) -> None:
+    """SegmentUnreadable if this process can't read them either. Blocks."""
+    for part in ranges:
+        for _ in read_segment(part):
+            pass
+
+
+def _refuse_problems(shape: Shape, facts: TableFacts) -> None:
+    problems = table_problems(shape, facts)
+    if problems:
+        raise ShapeStopped(". ".join(map(str, problems)))

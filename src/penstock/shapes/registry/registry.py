@@ -1,0 +1,338 @@
+"""The registry: what must be true of a storage before its tables may go on from where they are.
+
+Tables know their own offsets. They can't know whether the slot still begins where they end, whether the
+server is still the same, or whether they hold what the shapes file says today. The registry does.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, NamedTuple, Protocol
+
+import msgspec
+
+from penstock.durable import make_directory, sync_directory
+from penstock.errors import PenstockError
+from penstock.model.lsn import format_lsn, parse_lsn
+from penstock.model.snapshot_again import SnapshotAgain
+from penstock.postgres.catalog.table_facts import TableFacts
+
+VERSION: Final = 1
+WRITE_INTERVAL_S: Final = 1.0
+
+_PARTIAL: Final = ".partial"
+
+
+class RegistryError(PenstockError):
+    """The registry can't be read or written. It is never taken for an empty one: that would be a guess."""
+
+
+class Copy(NamedTuple):
+    """A snapshot that is being copied into a shape's table."""
+
+    cut_lsn: int
+    facts: TableFacts
+    """Of the Postgres table, under the snapshot's lock."""
+
+    @property
+    def tx_offset(self) -> int:
+        """What its commit says. No transaction has such a commit LSN: those are even, and so are cuts."""
+        return self.cut_lsn - 1
+
+
+class ShapeEntry(NamedTuple):
+    """A shape that its table stands for, or will once its snapshot is taken."""
+
+    definition: str
+    """`definition_hash` of the shape."""
+    awaits_snapshot: str | None = None
+    """Why its table doesn't count; None once a snapshot of this definition is in the table."""
+    facts: TableFacts | None = None
+    """What its Postgres table was when ours was made or last altered; None while it awaits its snapshot."""
+    offset: int | None = None
+    """What its table was seen to hold when the ceiling was last raised; None if that was not since."""
+    copy: Copy | None = None
+    """The snapshot that was about to be copied, if nothing has spoken against it since."""
+
+    def has_only_moved_since(self, before: ShapeEntry) -> bool:
+        """Whether the table is still the one that it was, altered by nobody, however far it has come."""
+        return self == before._replace(offset=self.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """What the file holds. Immutable: each change is a new one, written before what it allows is done."""
+
+    system_id: str
+    timeline: int
+    slot: str
+    ceiling_lsn: int = 0
+    """The highest LSN ever confirmed: below it, every settled shape's table has everything."""
+    shapes: Mapping[str, ShapeEntry] = field(default_factory=dict)
+
+    def with_ceiling(self, lsn: int, offsets: Mapping[str, int] = MappingProxyType({})) -> Registry:
+        """`lsn` is about to be confirmed, or a new slot begins there and every shape awaits a snapshot.
+
+        `offsets` are what the tables hold, by shape.
+        """
+        shapes = {
+            name: entry
+            if entry.awaits_snapshot is not None or name not in offsets
+            else entry._replace(offset=offsets[name])
+            for name, entry in self.shapes.items()
+        }
+        return replace(self, ceiling_lsn=max(self.ceiling_lsn, lsn), shapes=shapes)
+
+    def awaiting(self, shape: str, reason: str) -> Registry:
+        """The shape's table no longer counts: a restart before the new snapshot must not go on from it."""
+        entry = self.shapes[shape]._replace(awaits_snapshot=reason, offset=None, copy=None)
+        return self._with_entry(shape, entry)
+
+    def all_awaiting(self, again: Iterable[SnapshotAgain]) -> Registry:
+        """The same for several shapes at once."""
+        registry = self
+        for shape, reason in again:
+            registry = registry.awaiting(shape, reason)
+        return registry
+
+    def copying(self, shape: str, copy: Copy) -> Registry:
+        """A shape that awaits a snapshot is about to get this one: after a crash it is known again."""
+        entry = self.shapes[shape]
+        return self if entry.awaits_snapshot is None else self._with_entry(shape, entry._replace(copy=copy))
+
+    def settled(self, shape: str, facts: TableFacts) -> Registry:
+        """The shape's snapshot, of a table with these facts, was read back from its table."""
+        entry = self.shapes[shape]._replace(awaits_snapshot=None, facts=facts, copy=None)
+        return self._with_entry(shape, entry)
+
+    def altered(self, shape: str, facts: TableFacts) -> Registry:
+        """The shape's table has followed what was done to the Postgres table."""
+        return self._with_entry(shape, self.shapes[shape]._replace(facts=facts))
+
+    def _with_entry(self, shape: str, entry: ShapeEntry) -> Registry:
+        return replace(self, shapes={**self.shapes, shape: entry})
+
+
+class RegistryStore(Protocol):
+    """Where a registry is kept. Both calls block; run them in a thread."""
+
+    def read(self) -> Registry | None:
+        """The registry; None only if there has never been one. RegistryError if it can't be read."""
+
+    def write(self, registry: Registry) -> None:
+        """Replace it as a whole; durable when this returns. Allowed after a `read`.
+
+        RegistryError if that fails, after which either of the two may be read, or if somebody else has
+        written it since: then another process leads, and this one must stop.
+        """
+
+
+class GuardedRegistry(ABC):
+    """A RegistryStore that looks before it writes whether it is still what it was."""
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+        self._expected: set[bytes | None] = set()
+        """What may be there if nobody else wrote it; two contents after a write that failed."""
+
+    def read(self) -> Registry | None:
+        """See RegistryStore."""
+        content = self._load()
+        registry = None if content is None else decode(content, self._place)
+        self._expected = {content}
+        return registry
+
+    def write(self, registry: Registry) -> None:
+        """See RegistryStore."""
+        if not self._expected:
+            raise RuntimeError("a registry is read before it is written")
+        if self._load() not in self._expected:
+            raise self._overtaken()
+        content = encode(registry)
+        self._expected.add(content)
+        self._store(content)
+        self._expected = {content}
+
+    def _overtaken(self) -> RegistryError:
+        return RegistryError(
+            f"{self._place} was written by another process: it leads now. Fix: if two services share"
+            " this storage, give each a storage of its own"
+        )
+
+    @abstractmethod
+    def _load(self) -> bytes | None:
+        """What is there; RegistryError if that can't be told."""
+
+    @abstractmethod
+    def _store(self, content: bytes) -> None:
+        """Replace what was loaded, as a whole and durably; RegistryError if that fails."""
+
+
+class FileRegistry(GuardedRegistry):
+    """`<storage>/_penstock/registry`, a file that gets its name when its content is on disk."""
+
+    def __init__(self, storage: Path) -> None:
+        self._path = storage / "_penstock" / "registry"
+        super().__init__(str(self._path))
+
+    def _store(self, content: bytes) -> None:
+        try:
+            make_directory(self._path.parent, mode=0o777)
+            self._replace(content)
+            sync_directory(self._path.parent)
+        except OSError as error:
+            raise RegistryError(
+                f"can't write {self._path}: {error.strerror or error}. Fix: make the storage writable, with"
+                " room for a small file; nothing is confirmed until then"
+            ) from error
+
+    def _replace(self, content: bytes) -> None:
+        directory, prefix = self._path.parent, f".{self._path.name}."
+        for name in os.listdir(directory):
+            if name.startswith(prefix) and name.endswith(_PARTIAL):
+                (directory / name).unlink(missing_ok=True)
+        # A file of this writer's own: one that was frozen can't rename what another is still writing.
+        descriptor, partial = tempfile.mkstemp(_PARTIAL, prefix, directory)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.rename(partial, self._path)
+        except BaseException:
+            Path(partial).unlink(missing_ok=True)
+            raise
+
+    def _load(self) -> bytes | None:
+        try:
+            return self._path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except NotADirectoryError:
+            raise RegistryError(
+                f"can't read {self._path}: Not a directory. Fix: move away the file that stands in the"
+                " place of one, or use another storage"
+            ) from None
+        except OSError as error:
+            raise RegistryError(
+                f"can't read {self._path}: {error.strerror or error}. Fix: let this user read it"
+            ) from error
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Fields stand in the order in which they are written."""
+
+    version: int
+    system_id: str
+    timeline: int
+    slot: str
+    ceiling_lsn: str
+    shapes: dict[str, _Entry]
+
+
+class _Copy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    cut_lsn: str
+    facts: TableFacts
+
+
+class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    definition: str
+    awaits_snapshot: str | None
+    facts: TableFacts | None
+    offset: str | None = None
+    copy: _Copy | None = None
+
+
+class _Versioned(msgspec.Struct, frozen=True):
+    version: int
+
+
+def encode(registry: Registry) -> bytes:
+    """The file's content."""
+    entries = {
+        name: _Entry(
+            entry.definition,
+            entry.awaits_snapshot,
+            entry.facts,
+            None if entry.offset is None else format_lsn(entry.offset),
+            None if entry.copy is None else _Copy(format_lsn(entry.copy.cut_lsn), entry.copy.facts),
+        )
+        for name, entry in sorted(registry.shapes.items())
+    }
+    ceiling = format_lsn(registry.ceiling_lsn)
+    file = _File(VERSION, registry.system_id, registry.timeline, registry.slot, ceiling, entries)
+    return msgspec.json.format(msgspec.json.encode(file)) + b"\n"
+
+
+def decode(content: bytes, path: str) -> Registry:
+    """Read a file's content; RegistryError for anything that `encode` doesn't write."""
+    try:
+        version = msgspec.json.decode(content, type=_Versioned).version
+        if version != VERSION:
+            raise ValueError(f"it has version {version}, and this Penstock reads version {VERSION}")
+        file = msgspec.json.decode(content, type=_File)
+        shapes = {
+            name: ShapeEntry(
+                entry.definition,
+                entry.awaits_snapshot,
+                entry.facts,
+                None if entry.offset is None else parse_lsn(entry.offset),
+                None if entry.copy is None else Copy(parse_lsn(entry.copy.cut_lsn), entry.copy.facts),
+            )
+            for name, entry in file.shapes.items()
+        }
+        return Registry(file.system_id, file.timeline, file.slot, parse_lsn(file.ceiling_lsn), shapes)
+    except ValueError as error:
+        raise RegistryError(
+            f"{path} is not a registry that can be read: {error}. Fix: bring back the file, or move it away,"
+            " and every shape is snapshotted again"
+        ) from error
+
+
+class Ceiling:
+    """Keeps what is confirmed to Postgres at or below what the registry holds, a write a second at most.
+
+    1. `confirmable(frontier)` is what may be reported as flushed: never above the ceiling on disk.
+    2. `due(frontier, now)` is the ceiling to write now, or None: the frontier is not above the one on disk,
+       a write is under way, or one began less than a second ago.
+    3. `written` and `failed` end a write. After a failure nothing more may be confirmed than before.
+
+    The frontier itself is written, and no slack above it: a slot that somebody moved into the slack would
+    pass for ours, and its changes would be lost unseen. So a confirmation may wait for a second.
+    """
+
+    __slots__ = ("_began_at", "_held_lsn", "_writing_lsn")
+
+    def __init__(self, held_lsn: int) -> None:
+        self._held_lsn = held_lsn
+        self._writing_lsn: int | None = None
+        self._began_at: float | None = None
+
+    def confirmable(self, frontier_lsn: int) -> int:
+        """What may be confirmed of a frontier."""
+        return min(frontier_lsn, self._held_lsn)
+
+    def due(self, frontier_lsn: int, now: float) -> int | None:
+        """The ceiling whose write is to begin now."""
+        too_soon = self._began_at is not None and now - self._began_at < WRITE_INTERVAL_S
+        if frontier_lsn <= self._held_lsn or self._writing_lsn is not None or too_soon:
+            return None
+        self._writing_lsn = frontier_lsn
+        self._began_at = now
+        return frontier_lsn
+
+    def written(self) -> None:
+        """The registry holds the ceiling that was due."""
+        if self._writing_lsn is None:
+            raise RuntimeError("no write of the ceiling is under way")
+        self._held_lsn, self._writing_lsn = self._writing_lsn, None
+
+    def failed(self) -> None:
+        """The ceiling that was due could not be written."""
+        self._writing_lsn = None

@@ -1,0 +1,143 @@
+"""What `penstock verify` found, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from penstock.lake.jobs.compare import Counts, Difference
+
+EXIT_EQUAL: Final = 0
+EXIT_DIFFERENT: Final = 1
+EXIT_NOT_COMPARED: Final = 2
+
+_WIDE: Final = 160
+_COUNTS: Final = ("equal", "different", "missing", "extra")
+
+
+@dataclass(frozen=True)
+class ShapeResult:
+    """A shape that was compared, or the reason why it was not."""
+
+    shape: str
+    counts: Counts = field(default_factory=Counts)
+    first: tuple[Difference, ...] = ()
+    """The first keys that differ."""
+    changing: int = 0
+    """Keys that differed and were changed in Postgres at every look, and so can't be judged."""
+    unchecked: int = 0
+    """Keys that differed at the first look and were too many to be looked at again."""
+    behind_bytes: int | None = None
+    """How much WAL lies between the table and the snapshot, at most, if nobody keeps the table up."""
+    left_out: tuple[str, ...] = ()
+    """Columns that the lake has kept and Postgres has dropped."""
+    problem: str | None = None
+    """Why it could not be compared."""
+
+    @property
+    def exit_code(self) -> int:
+        """What this shape alone would end with."""
+        if self.counts.differing:
+            return EXIT_DIFFERENT
+        open_ends = self.problem is not None or self.unchecked or self.changing
+        return EXIT_NOT_COMPARED if open_ends else EXIT_EQUAL
+
+    @property
+    def result(self) -> str:
+        """In a word or two."""
+        if self.problem is None and self.exit_code == EXIT_NOT_COMPARED:
+            return "not all compared"
+        return ("equal", "different", "not compared")[self.exit_code]
+
+    def notes(self) -> Iterator[str]:
+        """What somebody should know beside the counts."""
+        if self.problem is not None:
+            yield self.problem
+        if self.behind_bytes is not None:
+            yield f"the service is stopped; the table is up to {self.behind_bytes:,} bytes of WAL behind"
+        if self.changing:
+            yield f"{self.changing:,} keys changed at every look and were not judged: verify again"
+        if self.unchecked:
+            yield f"{self.unchecked:,} more keys differed at first and were too many to look at again"
+        if self.left_out:
+            yield f"not compared, because Postgres has dropped them: {', '.join(self.left_out)}"
+
+
+def exit_code(results: Iterable[ShapeResult]) -> int:
+    """A difference outweighs what could not be compared."""
+    codes = {result.exit_code for result in results}
+    return next((code for code in (EXIT_DIFFERENT, EXIT_NOT_COMPARED) if code in codes), EXIT_EQUAL)
+
+
+def as_json(results: Sequence[ShapeResult]) -> str:
+    """A JSON list with an object a shape."""
+    return json.dumps([_plain(result) for result in results], indent=2, ensure_ascii=False)
+
+
+def print_text(results: Sequence[ShapeResult]) -> None:
+    """A table, and the first keys that differ."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=_WIDE)
+    table = Table(title="penstock verify", title_justify="left")
+    table.add_column("shape")
+    table.add_column("result")
+    for name in ("rows in Postgres", "rows in the lake", *_COUNTS):
+        table.add_column(name, justify="right")
+    for result in results:
+        numbers = [f"{number:,}" for number in result.counts] if result.problem is None else [""] * 6
+        style = "red" if result.exit_code else "green"
+        table.add_row(result.shape, Text(result.result, style), *numbers)
+    console.print(table)
+    for result in results:
+        for note in result.notes():
+            console.print(Text(f"{result.shape}: {note}"))
+        for difference in result.first:
+            for line in _lines(difference):
+                console.print(Text(f"{result.shape}: {line}"), soft_wrap=True)
+        hidden = result.counts.differing - len(result.first)
+        if result.first and hidden:
+            console.print(Text(f"{result.shape}: and {hidden:,} more"))
+
+
+def _lines(difference: Difference) -> Iterator[str]:
+    key = ", ".join(f"{name}={_shown(value)}" for name, value in difference.key.items())
+    line = f"{difference.verdict} {key}"
+    if difference.columns:
+        line += f": {', '.join(difference.columns)}"
+    if difference.copies > 1:
+        line += f" ({difference.copies} rows in the lake)"
+    yield line
+    for name, values in (difference.values or {}).items():
+        yield f"    {name}: {_shown(values.postgres)} in Postgres, {_shown(values.lake)} in the lake"
+
+
+def _shown(value: str | None) -> str:
+    return "null" if value is None else json.dumps(value, ensure_ascii=False)
+
+
+def _plain(result: ShapeResult) -> dict[str, Any]:
+    return {
+        "shape": result.shape,
+        "result": result.result,
+        "problem": result.problem,
+        "counts": None if result.problem is not None else result.counts._asdict(),
+        "changing": result.changing,
+        "unchecked": result.unchecked,
+        "behind_bytes": result.behind_bytes,
+        "left_out": result.left_out,
+        "first": [_plain_difference(each) for each in result.first],
+    }
+
+
+def _plain_difference(difference: Difference) -> dict[str, Any]:
+    values = difference.values
+    return difference._asdict() | {
+        "values": None if values is None else {name: each._asdict() for name, each in values.items()}
+    }

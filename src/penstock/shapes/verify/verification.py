@@ -1,0 +1,263 @@
+"""Verification: are tables equal to Postgres, while both move?
+
+All tables are compared under one exported snapshot, whose cut P is exact: transactions with a commit LSN
+below P are in it, no others.
+
+While the service runs:
+1. It is waited until the slot's confirmed_flush_lsn is at P or above. Then every table has every transaction
+   below P: that is what confirming means. It may have some above P, too.
+2. So a row that is equal now was right. One that differs may have been changed above P, or is wrong: it is
+   looked at again, up to RECHECK_LIMIT of them a shape.
+3. For another look a ChangeWatch begins first, then a new snapshot is taken, with the cut Q; the slot is
+   waited for again; then the table's version is fixed, with its offset O. It has every transaction up to O
+   and none above; the watch tells all changes from before Q up to O.
+4. So for each key it is known which row Postgres had at O: that of the snapshot if no change is about it, and
+   else that of its last change. This look is final: the row is equal, or it differs. Neither a row that
+   goes back and forth nor one that comes and goes can deceive it.
+5. A last change that lacks columns (unchanged TOAST) can't be judged, nor can any key if there are too many
+   changes. Such keys are looked at again, LOOKS_AGAIN times at most, and then count as `changing`.
+
+What a last change says went through wal2json and our decoder, as it did on its way to the lake: an error of
+these two is not seen in a row that is changed all the time. When it comes to rest, it is.
+
+While the service is stopped, the tables are compared as they are, and it is said how far behind they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+from psycopg import AsyncConnection
+
+from penstock.changelog.index import Relation
+from penstock.errors import PenstockError
+from penstock.lake.jobs.compare import Comparison, Counts, Difference
+from penstock.lake.jobs.verify_jobs import CannotCompare, PostgresAt, VerifyJobs
+from penstock.model.lsn import format_lsn
+from penstock.model.shape import Shape
+from penstock.postgres.catalog.table_catalog import ShapeCatalog
+from penstock.postgres.catalog.table_facts import TableFacts
+from penstock.postgres.slot.state import read_slot
+from penstock.postgres.snapshot.change_watch import ChangeWatch, watch_changes
+from penstock.postgres.snapshot.export import ExportedSnapshot, export_snapshot
+from penstock.shapes.flushing.job_runner import JobThreads
+from penstock.shapes.verify.report import ShapeResult
+
+LOOKS_AGAIN: Final = 5
+SHOWN: Final = 10
+"""How many differing keys of a shape are printed."""
+
+_POLL_S: Final = 0.2
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class ShapeCheck:
+    """A shape on its way to a result."""
+
+    shape: Shape
+    facts: TableFacts
+    left_out: tuple[str, ...] = ()
+    counts: Counts = field(default_factory=Counts)
+    first: list[Difference] = field(default_factory=list)
+    keys: pa.Table | None = None
+    """To be looked at again."""
+    unchecked: int = 0
+    behind_bytes: int | None = None
+    problem: str | None = None
+
+    @property
+    def open_keys(self) -> int:
+        """How many keys are to be looked at again."""
+        return 0 if self.keys is None or self.problem is not None else self.keys.num_rows
+
+    def add(self, comparison: Comparison, *, show_values: bool) -> None:
+        """Count what is certain, and give Spark's memory back. Blocks."""
+        own, found = self.counts, comparison.counts
+        self.counts = Counts(
+            own.postgres, own.lake, *(a + b for a, b in zip(own[2:], found[2:], strict=True))
+        )
+        if found.differing and len(self.first) < SHOWN:
+            self.first += comparison.first(SHOWN - len(self.first), show_values=show_values)
+        comparison.close()
+
+    def result(self) -> ShapeResult:
+        """As it stands."""
+        return ShapeResult(
+            self.shape.name,
+            self.counts,
+            tuple(self.first),
+            changing=self.open_keys,
+            unchecked=self.unchecked,
+            behind_bytes=self.behind_bytes,
+            left_out=self.left_out,
+            problem=self.problem,
+        )
+
+
+class Verification:
+    """Looks at some shapes as often as it takes. Used once."""
+
+    def __init__(
+        self,
+        checks: Sequence[ShapeCheck],
+        *,
+        jobs: VerifyJobs,
+        threads: JobThreads,
+        catalog: ShapeCatalog,
+        session: AsyncConnection,
+        parameters: dict[str, Any],
+        slot: str,
+        timeout_s: float,
+        show_values: bool,
+        say: Say,
+    ) -> None:
+        """`session` is one to watch the slot with."""
+        self._checks = checks
+        self._jobs = jobs
+        self._threads = threads
+        self._catalog = catalog
+        self._session = session
+        self._parameters = parameters
+        self._slot = slot
+        self._timeout_s = timeout_s
+        self._show_values = show_values
+        self._say = say
+
+    async def run(self) -> None:
+        """Bring every check to its end. PenstockError if none can be."""
+        slot = await read_slot(self._session, self._slot)
+        running = slot is not None and slot.active_pid is not None
+        await self._first_look(running=running)
+        for _ in range(LOOKS_AGAIN):
+            if not any(check.open_keys for check in self._checks):
+                return
+            await self._look_again()
+
+    async def _first_look(self, *, running: bool) -> None:
+        async with AsyncExitStack() as stack:
+            checks = [check for check in self._checks if check.problem is None]
+            taken = await self._snapshot(checks, stack)
+            if taken is None:
+                return
+            exported, places = taken
+            if running:
+                await self._until_passed(exported.cut_lsn)
+
+            async def compare(check: ShapeCheck) -> None:
+                self._say(f"comparing {check.shape.name}")
+                stopped_at = None if running else exported.cut_lsn
+                await self._threads.run(self._compare_all, check, places[check.shape.name], stopped_at)
+
+            await _each(checks, compare)
+
+    def _compare_all(self, check: ShapeCheck, postgres: PostgresAt, stopped_at: int | None) -> None:
+        lake = self._jobs.look(check.shape, check.facts)
+        comparison = self._jobs.compare(check.shape, postgres, lake)
+        found = comparison.counts
+        if stopped_at is not None:
+            check.counts = Counts(found.postgres, found.lake)
+            check.behind_bytes = max(0, stopped_at - 1 - lake.offset)
+            check.add(comparison, show_values=self._show_values)
+            return
+        check.counts = Counts(found.postgres, found.lake, found.equal)
+        check.keys = comparison.keys()
+        check.unchecked = found.differing - check.keys.num_rows
+        comparison.close()
+
+    async def _look_again(self) -> None:
+        checks = [check for check in self._checks if check.open_keys]
+        self._say(f"looking again at {sum(check.open_keys for check in checks):,} keys")
+        async with AsyncExitStack() as stack:
+            watch = await stack.enter_async_context(watch_changes(self._parameters))
+            taken = await self._snapshot(checks, stack)
+            if taken is None:
+                return
+            exported, places = taken
+            await self._until_passed(exported.cut_lsn)
+
+            async def compare(check: ShapeCheck) -> None:
+                await self._compare_again(check, places[check.shape.name], watch)
+
+            await _each(checks, compare)
+
+    async def _compare_again(self, check: ShapeCheck, postgres: PostgresAt, watch: ChangeWatch) -> None:
+        shape, run = check.shape, self._threads.run
+        lake = await run(self._jobs.look, shape, check.facts)
+        frames = await watch.frames([leaf.relation for leaf in check.facts.leaves], lake.offset)
+        keys = await run(self._jobs.sort_out, shape, check.facts, check.keys, frames)
+        if keys.clear:
+            comparison = await run(self._jobs.compare_keys, shape, postgres, lake, keys)
+            await run(lambda: check.add(comparison, show_values=self._show_values))
+        check.keys = keys.unclear
+
+    async def _snapshot(
+        self, checks: Sequence[ShapeCheck], stack: AsyncExitStack
+    ) -> tuple[ExportedSnapshot, dict[str, PostgresAt]] | None:
+        """A snapshot of these tables, until the stack ends; None if there are none.
+
+        A table that can't be had spoils a snapshot: then another one is taken, without that table.
+        """
+        while any(check.problem is None for check in checks):
+            self._say("waiting for open transactions, to take a snapshot")
+            async with AsyncExitStack() as attempt:
+                exported = await attempt.enter_async_context(export_snapshot(self._parameters))
+                places: dict[str, PostgresAt] = {}
+                for check in checks:
+                    if check.problem is None and not await self._place(check, exported, places):
+                        break
+                else:
+                    stack.push_async_exit(attempt.pop_all())
+                    return exported, places
+        return None
+
+    async def _place(
+        self, check: ShapeCheck, exported: ExportedSnapshot, places: dict[str, PostgresAt]
+    ) -> bool:
+        relations = [leaf.relation for leaf in check.facts.leaves]
+        try:
+            places[check.shape.name] = PostgresAt(check.facts, await exported.parts(relations), exported.name)
+            # They are locked now: what is still as it was stays so.
+            table = Relation(*check.shape.table)
+            if (await self._catalog.facts([table])).get(table) != check.facts:
+                raise CannotCompare(
+                    f"{check.shape.table} was altered or truncated meanwhile. Fix: verify again"
+                )
+        except PenstockError as error:
+            check.problem = str(error)
+        return check.problem is None
+
+    async def _until_passed(self, lsn: int) -> None:
+        self._say(f"waiting until the tables have everything up to {format_lsn(lsn)}")
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            slot = await read_slot(self._session, self._slot)
+            at = 0 if slot is None else slot.confirmed_flush_lsn or 0
+            if at >= lsn:
+                return
+            if time.monotonic() > deadline:
+                raise CannotCompare(
+                    f"slot {self._slot} stood at {format_lsn(at)} after {self._timeout_s:g} s, and the"
+                    f" snapshot is of {format_lsn(lsn)}: the tables don't have everything yet. Fix: raise"
+                    " --timeout, or see what holds penstock shapes up"
+                )
+            await asyncio.sleep(_POLL_S)
+
+
+async def _each(checks: Sequence[ShapeCheck], work: Callable[[ShapeCheck], Awaitable[None]]) -> None:
+    """All at once, as far as there are threads; a failure is one shape's own."""
+
+    async def guarded(check: ShapeCheck) -> None:
+        try:
+            await work(check)
+        except PenstockError as error:
+            check.problem = str(error)
+
+    await asyncio.gather(*(guarded(check) for check in checks if check.problem is None))

@@ -1,0 +1,261 @@
+"""The parts of one leadership, put together: from the stream to the tables and back."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import structlog
+
+from penstock.changelog.index import Relation
+from penstock.changelog.log import ChangeLog
+from penstock.decoding.port import Decoder
+from penstock.lake.ports import ShapeJobs
+from penstock.model.log_offset import BEFORE_ALL, LogOffset
+from penstock.model.shape import Shape
+from penstock.model.snapshot_again import SnapshotAgain
+from penstock.postgres.catalog.table_catalog import ShapeCatalog
+from penstock.postgres.catalog.table_facts import TableFacts
+from penstock.postgres.catalog.table_tree import Tree
+from penstock.postgres.leader.answering import Answering
+from penstock.postgres.leader.freshness import Freshness
+from penstock.postgres.stream.feedback import Feedback
+from penstock.postgres.stream.replication import ReplicationStream
+from penstock.postgres.stream.walk import FrameWalk
+from penstock.shapes.feed.collector import Collector
+from penstock.shapes.feed.ledger import Ledger
+from penstock.shapes.feed.log_writer import ShapesReader
+from penstock.shapes.flushing.complaints import complaints, failing_holder
+from penstock.shapes.flushing.job_runner import JobRunner, JobThreads
+from penstock.shapes.flushing.table_watch import TableWatch
+from penstock.shapes.flushing.work import Work
+from penstock.shapes.pace.flush_plan import FlushLimits, FlushPlan, ShapeState, ShapeStatus
+from penstock.shapes.pace.flush_tracker import FlushTracker
+from penstock.shapes.preparation import Prepared
+from penstock.shapes.registry.decisions import Continue
+from penstock.shapes.registry.keeper import Confirmed
+
+_log = structlog.get_logger()
+
+
+class ShapeLine(NamedTuple):
+    """A shape in a line, for people and for metrics."""
+
+    status: ShapeStatus
+    rows: int
+    """Changes applied and rows copied in this leadership."""
+    lag_bytes: int
+    """WAL between what its table holds and what was received; 0 if it has everything."""
+
+
+def trees_at_start(
+    now: Mapping[Relation, TableFacts], known: Mapping[str, TableFacts]
+) -> tuple[list[Tree], dict[str, Tree]]:
+    """The tables as they were when somebody last looked: what was done since is found by the first look.
+
+    And the trees of shapes that were judged up to another look than that. `known`: of shapes that go on.
+    """
+    trees = {relation: facts.tree for relation, facts in now.items()}
+    first = {facts.relation: facts.tree for facts in known.values() if facts.relation in trees}
+    own = {shape: facts.tree for shape, facts in known.items() if facts.tree != first.get(facts.relation)}
+    return [first.get(relation, tree) for relation, tree in trees.items()], own
+
+
+class ShapesPipeline:
+    """Makes the parts and knows how they hang together. They are run by the leadership."""
+
+    def __init__(
+        self,
+        shapes: Sequence[Shape],
+        *,
+        prepared: Prepared,
+        stream: ReplicationStream,
+        decoder: Decoder,
+        left_out: set[Relation],
+        freshness: Freshness,
+        log: ChangeLog,
+        catalog: ShapeCatalog,
+        jobs: ShapeJobs,
+        threads: JobThreads,
+        limits: FlushLimits,
+        heartbeat_s: float,
+        parameters: dict[str, Any],
+        say_needed: Callable[[SnapshotAgain], None],
+    ) -> None:
+        self._shapes = shapes
+        self._say_needed = say_needed
+        self.keeper = prepared.keeper
+        start_lsn = prepared.slot.start_lsn
+        held = {action.shape: action.offset for action in prepared.actions if isinstance(action, Continue)}
+        known = self._known_facts(held)
+        self.walk = FrameWalk(decoder, confirmed_lsn=start_lsn, needs_lsn=True)
+        trees, own_trees = trees_at_start(prepared.facts, known)
+        self.ledger = Ledger(
+            collector=Collector(
+                walk=self.walk,
+                shapes={shape.name: Relation(*shape.table) for shape in shapes},
+                trees=trees,
+                held=held,
+                own_trees=own_trees,
+            ),
+            log=log,
+            tracker=FlushTracker(initial_lsn=start_lsn),
+            plan=FlushPlan(limits),
+        )
+        self._enter_shapes(prepared, held)
+        self.confirmed = Confirmed(self.ledger.tracker, self.keeper, self.ledger.offsets)
+        self.feedback = Feedback(
+            line=stream,
+            tracker=self.confirmed,
+            received_lsn=lambda: self.walk.received_lsn,
+            heartbeat_s=heartbeat_s,
+        )
+        self.work = Work(
+            shapes,
+            jobs=jobs,
+            threads=threads,
+            ledger=self.ledger,
+            keeper=self.keeper,
+            catalog=catalog,
+            parameters=parameters,
+            facts=known,
+            make_anew=self.make_anew,
+            park=self.park,
+        )
+        self.runner = JobRunner(self.ledger, self.work)
+        self.reader = ShapesReader(
+            source=stream,
+            left_out=left_out,
+            ledger=self.ledger,
+            look_up=catalog.found,
+            note_again=self.note_again,
+            make_anew=self.make_anew,
+            on_commits=self.runner.wake,
+            answering=Answering(self.walk, self.feedback, freshness),
+        )
+        self.watch = TableWatch(
+            shapes,
+            catalog=catalog,
+            ledger=self.ledger,
+            work=self.work,
+            make_anew=self.make_anew,
+            parameters=parameters,
+        )
+
+    async def make_anew(self, again: Sequence[SnapshotAgain]) -> None:
+        """Shapes have to be snapshotted again: they are pinned, and then the registry hears of it."""
+        if again:
+            self.ledger.carry_out(again, time.monotonic())
+            await self.note_again(again)
+            for shape, reason in again:
+                if self.ledger.collector.is_gone(shape):
+                    _log.error("shape_parked", shape=shape, detail=reason)
+
+    async def note_again(self, again: Sequence[SnapshotAgain]) -> None:
+        """Shapes are pinned to be snapshotted again: the registry knows, and then nobody waits for them."""
+        await self.keeper.update(lambda registry: registry.all_awaiting(again))
+        for each in again:
+            self.ledger.noted(each.shape)
+            self._say_needed(each)
+        self.runner.wake()
+
+    async def park(self, shape: str, sentence: str) -> None:
+        """A shape can't go on until somebody acts: the registry knows it, and then nobody waits for it."""
+        self.ledger.stop(shape, sentence, time.monotonic())
+        await self.keeper.update(lambda registry: registry.awaiting(shape, sentence))
+        self.ledger.noted(shape)
+        _log.error("shape_parked", shape=shape, detail=sentence)
+
+    async def park_holder_of_full_log(self, now: float, stall_s: float) -> None:
+        """Nobody waits for a shape that fails while others could go on: it is snapshotted when it works."""
+        if not self.reader.is_paused:
+            return
+        behind = self.ledger.tracker.stalled(now, 0.0)
+        holder = failing_holder(self.ledger.plan.status(now), behind, stall_s=stall_s)
+        if holder is not None:
+            reason = f"the log is full, and it held it: {holder.error}"
+            _log.error("shape_parked", shape=holder.shape, detail=reason)
+            await self.make_anew([SnapshotAgain(holder.shape, reason)])
+
+    def lines(self, now: float) -> list[ShapeLine]:
+        """Every shape."""
+        received = self.walk.received_lsn
+        return [
+            ShapeLine(
+                status,
+                self.work.rows[status.shape],
+                0
+                if self.ledger.tracker.progress(status.shape) is None
+                and not self.ledger.is_parked(status.shape)
+                else max(0, received - max(0, status.offset.tx_offset)),
+            )
+            for status in self.ledger.plan.status(now)
+        ]
+
+    def awaits_snapshots(self) -> bool:
+        """Whether some shape's table is still to be made, or may have to be; not if it was stopped."""
+        stopped = self.stopped_shapes()
+        return not self.ledger.collector.is_certain or any(
+            self.ledger.plan.awaits_snapshot(shape.name) and shape.name not in stopped
+            for shape in self._shapes
+        )
+
+    def stopped_shapes(self) -> dict[str, str]:
+        """The shapes that wait for somebody to act, with the sentence of each."""
+        statuses = self.ledger.plan.status(time.monotonic())
+        return {each.shape: each.error or "" for each in statuses if each.state is ShapeState.STOPPED}
+
+    def copied_shapes(self) -> set[str]:
+        """The shapes whose rows are being copied."""
+        return set(self.work.copying)
+
+    def complaints(self, now: float, stall_s: float) -> dict[str, str]:
+        """A sentence for each shape that holds something up."""
+        return complaints(
+            self.ledger.plan.stalled(now, stall_s),
+            self.ledger.tracker.stalled(now, 0.0),
+            log_is_full=self.reader.is_paused,
+            stall_s=stall_s,
+        )
+
+    def unflushed_shapes(self) -> int:
+        """How many shapes have something to flush; one that is parked or copied doesn't count."""
+        progresses = [self.ledger.tracker.progress(shape.name) for shape in self._shapes]
+        return sum(progress is not None and not progress.pinned for progress in progresses)
+
+    def everything_is_flushed(self) -> bool:
+        """Whether no shape has something to flush, but for those that fail or await a snapshot."""
+        for status in self.ledger.plan.status(time.monotonic()):
+            progress = self.ledger.tracker.progress(status.shape)
+            if progress is not None and not progress.pinned and status.error is None:
+                return False
+        return True
+
+    async def flush_everything(self) -> None:
+        """What was read goes to the tables now, without waiting for anybody's interval."""
+        await asyncio.to_thread(self.ledger.log.flush, time.monotonic())
+        while not self.everything_is_flushed():
+            self.ledger.plan.make_room(time.monotonic())
+            self.runner.wake()
+            await asyncio.sleep(0.05)
+
+    def _known_facts(self, held: dict[str, LogOffset]) -> dict[str, TableFacts]:
+        entries = self.keeper.registry.shapes
+        return {name: facts for name in held if (facts := entries[name].facts) is not None}
+
+    def _enter_shapes(self, prepared: Prepared, held: dict[str, LogOffset]) -> None:
+        now = time.monotonic()
+        for shape in self._shapes:
+            self.ledger.add(
+                shape.name,
+                interval_s=shape.flush_interval_ms / 1000,
+                held=held.get(shape.name, BEFORE_ALL),
+                now=now,
+            )
+        for action in prepared.actions:
+            if isinstance(action, SnapshotAgain):
+                self.ledger.carry_out([action], now)
+                # The decision is in the registry.
+                self.ledger.noted(action.shape)

@@ -1,0 +1,46 @@
+"""What the metrics of `penstock capture` and of `penstock shapes` have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics, generate_latest
+from prometheus_client.process_collector import ProcessCollector
+
+from penstock.status.health import Phase
+from penstock.status.slot_metrics import SlotMetrics
+
+
+class ServiceMetrics:
+    """A registry of its own, and in it what every process that competes for a slot counts."""
+
+    def __init__(self) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self._phase = self._gauge("phase", "1 for the phase that the process is in", ["phase"])
+        self.leaderships = self._counter("leaderships", "times this process became leader")
+        self.slot_creations = self._counter("slot_creations", "times the replication slot had to be created")
+        self.slot = SlotMetrics(self.registry)
+        self.line_age_seconds = self._gauge("stream_line_age_seconds", "age of the last sign of leadership")
+        self.received_lsn = self._gauge("stream_received_lsn", "the highest LSN heard of")
+        self.dropped_by_server = self._counter(
+            "stream_dropped_by_server",
+            "updates and deletes that wal2json left out for want of a replica identity",
+        )
+        self.frontier_lsn = self._gauge("frontier_lsn", "everything at or below it is durable")
+
+    def set_phase(self, phase: Phase) -> None:
+        """The process is in this phase and in no other."""
+        for each in Phase:
+            self._phase.labels(each.value).set(each is phase)
+
+    def exposition(self) -> bytes:
+        """The text for Prometheus."""
+        return generate_latest(self.registry)
+
+    def _counter(self, name: str, what: str, labels: Sequence[str] = ()) -> Counter:
+        return Counter(f"penstock_{name}", what, labels, registry=self.registry)
+
+    def _gauge(self, name: str, what: str, labels: Sequence[str] = ()) -> Gauge:
+        return Gauge(f"penstock_{name}", what, labels, registry=self.registry)

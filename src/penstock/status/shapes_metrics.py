@@ -1,0 +1,60 @@
+"""Every metric of `penstock shapes`, and its name."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from penstock.clock import awake_or_asleep
+from penstock.postgres.leader.freshness import Freshness
+from penstock.status.service_metrics import ServiceMetrics
+
+if TYPE_CHECKING:
+    from penstock.shapes.wiring import ShapesPipeline
+
+
+class ShapesMetrics(ServiceMetrics):
+    """What `penstock shapes` counts and measures."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        counter, gauge = self._counter, self._gauge
+        self._transactions = gauge("log_transactions", "transactions read in this leadership")
+        self._changes = gauge("log_changes", "changes that this leadership put into the log")
+        self._log_bytes = gauge("log_bytes", "size of the log of changes")
+        self._log_full = gauge("log_full", "1 while reading waits for room in the log")
+        self.snapshots_needed = counter(
+            "shape_snapshots_needed", "times a shape had to be snapshotted", ["shape"]
+        )
+        self._offset_lsn = gauge("shape_offset_lsn", "what the shape's table holds", ["shape"])
+        self._lag_bytes = gauge("shape_lag_bytes", "WAL that the shape's table is behind", ["shape"])
+        self._lag_seconds = gauge(
+            "shape_lag_seconds", "age of the oldest transaction that is not in the shape's table", ["shape"]
+        )
+        self._rows = gauge("shape_rows", "changes applied and rows copied in this leadership", ["shape"])
+        self._failing = gauge("shape_failing", "1 if the shape's last job failed", ["shape"])
+
+    def forget(self, shape: str) -> None:
+        """A shape is no longer in the file."""
+        for gauge in (self._offset_lsn, self._lag_bytes, self._lag_seconds, self._rows, self._failing):
+            # A shape that this process never led has none of them.
+            with suppress(KeyError):
+                gauge.remove(shape)
+
+    def note(self, pipeline: ShapesPipeline, freshness: Freshness, now: float) -> None:
+        """Take over the current state of a leadership."""
+        ledger = pipeline.ledger
+        self.line_age_seconds.set(freshness.age_s(awake_or_asleep()))
+        self.received_lsn.set(pipeline.walk.received_lsn)
+        self.frontier_lsn.set(ledger.tracker.frontier_lsn)
+        self._transactions.set(ledger.transactions)
+        self._changes.set(ledger.changes)
+        self._log_bytes.set(ledger.log.size_bytes)
+        self._log_full.set(pipeline.reader.is_paused)
+        for line in pipeline.lines(now):
+            shape = line.status.shape
+            self._offset_lsn.labels(shape).set(max(0, line.status.offset.tx_offset))
+            self._lag_bytes.labels(shape).set(line.lag_bytes)
+            self._lag_seconds.labels(shape).set(line.status.pending_s)
+            self._rows.labels(shape).set(line.rows)
+            self._failing.labels(shape).set(line.status.error is not None)
