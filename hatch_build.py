@@ -18,7 +18,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 _ROOT = Path(__file__).parent
-_PLACE = Path("src", "penstock", "lake", "delta", "java")
+_PLACE = Path("src", "penstock", "lake", "spark", "java")
 _RELEASE = "17"
 _TIMEOUT_S = 120
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from penstock.changelog.index import Relation, SegmentRange
+from penstock.changelog.index import SegmentRange
 from penstock.changelog.log import ChangeLog, LogLimits
 from penstock.changelog.segment_reader import read_segment
 from penstock.model.log_offset import OP_INFINITY, LogOffset
+from penstock.model.relation import Relation
 
 ORDERS = Relation("public", "orders")
 ITEMS = Relation("public", 'it."ems')

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from penstock.abandonable import in_daemon_thread
 from penstock.finding import Finding, Level, as_json, as_text, worst
 from penstock.kinesis.stream_check import check_quarantine, check_stream
+from penstock.model.shape import ShapesFile
 from penstock.postgres.preflight.server import check_capture_postgres
 from penstock.settings.settings import CaptureSettings, ShapesSettings
-from penstock.shapes.definition.shapes_file import ShapesFile
 
 EXIT_FAILED = 1
 

@@ -17,9 +17,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from penstock.changelog.index import Relation
 from penstock.changelog.log import ChangeLog, LogLimits
 from penstock.model.log_offset import LogOffset
+from penstock.model.relation import Relation
 from tests.change_log_rows import Row, txn
 
 LIMITS = LogLimits(min_free_bytes=0, segment_bytes=30_000, buffer_bytes=4_000)

@@ -12,10 +12,10 @@ import pytest
 from psycopg import AsyncConnection
 from psycopg.conninfo import conninfo_to_dict
 
-from penstock.changelog.index import Relation
 from penstock.decoding.rows import Column
 from penstock.errors import ConnectionFailed
 from penstock.local.postgres import PrivatePostgres
+from penstock.model.relation import Relation
 from penstock.postgres.catalog.table_catalog import ShapeCatalog
 from penstock.postgres.catalog.table_facts import IndexFacts, LeafFacts, TableFacts, is_unreadable, to_columns
 from penstock.postgres.catalog.table_tree import Found, Member, Tree

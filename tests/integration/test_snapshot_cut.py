@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import psycopg
 import pytest
 
-from penstock.changelog.index import Relation
 from penstock.errors import ConnectionFailed, LineLost, NoSpareSlot, RoleLacksReplication
 from penstock.local.postgres import PrivatePostgres
 from penstock.model.lsn import parse_lsn
+from penstock.model.relation import Relation
 from penstock.postgres.connection import connection_parameters
 from penstock.postgres.snapshot.export import (
     CHUNK_BYTES,

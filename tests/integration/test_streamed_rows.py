@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from penstock.changelog.index import Relation
 from penstock.decoding.wal2json import Wal2Json, replication_options
 from penstock.local.postgres import PrivatePostgres
 from penstock.model.change import Action
+from penstock.model.relation import Relation
 from penstock.postgres.connection import PINNED_SESSION, QUALIFIED_NAMES
 from penstock.postgres.snapshot.export import SnapshotStale, export_snapshot
 from penstock.shapes.following.streamed_rows import Digest, StreamedRows

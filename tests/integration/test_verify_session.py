@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.changelog.index import Relation
 from penstock.local.postgres import PrivatePostgres
+from penstock.model.relation import Relation
 from penstock.postgres.snapshot.change_watch import watch_changes
 from penstock.settings.settings import load_shapes_settings
 from penstock.shapes.verify.command import line_of

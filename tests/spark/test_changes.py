@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.changelog.errors import SegmentUnreadable
-from penstock.changelog.index import Relation, SegmentRange
+from penstock.changelog.index import SegmentRange
 from penstock.changelog.log import ChangeLog, LogLimits
 from penstock.decoding.rows import Column, DecodeError, LayoutChanged
 from penstock.errors import PenstockError
@@ -20,6 +20,7 @@ from penstock.lake.jobs import changes as changes_module
 from penstock.lake.jobs.changes import ShapeLayout, behind, changes_frame, decoded, is_small, share_out
 from penstock.lake.spark.session import plain_errors
 from penstock.model.log_offset import BEFORE_ALL, LAST_BEFORE_REAL, OP_INFINITY, LogOffset
+from penstock.model.relation import Relation
 
 ORDERS = Relation("public", "orders")
 TYPES = {

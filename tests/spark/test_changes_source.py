@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.changelog.errors import ChangeLogTrimmed, SegmentUnreadable
-from penstock.changelog.index import Relation, SegmentRange
+from penstock.changelog.index import SegmentRange
 from penstock.changelog.log import ChangeLog, LogLimits
 from penstock.changelog.runs import create_run
 from penstock.changelog.segment_reader import read_segment
@@ -25,6 +25,7 @@ from penstock.decoding.rows import DecodeError
 from penstock.decoding.wal2json import Wal2Json, replication_options
 from penstock.local.postgres import PrivatePostgres
 from penstock.model.lsn import format_lsn
+from penstock.model.relation import Relation
 from penstock.postgres.connection import PINNED_SESSION
 from penstock.sources import log_source as changes_source
 from penstock.sources.log_source import ChangesSource, LogQuery, LogQueryError, look

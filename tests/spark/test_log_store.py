@@ -18,9 +18,9 @@ from pyspark.sql import SparkSession
 import hatch_build
 from penstock.lake.delta import table as table_module
 from penstock.lake.delta.foreign_commits import TableConflict
-from penstock.lake.delta.log_store import EXPECTED_VERSION, LogStoreMissing, log_store_jar
 from penstock.lake.delta.table import AppId, ShapeTable
 from penstock.lake.fold.apply import NetChanges
+from penstock.lake.spark.log_store import EXPECTED_VERSION, LogStoreMissing, log_store_jar
 from penstock.lake.spark.session import StorageFailed, shape_session
 from tests.spark.batches import KEY, Change, contents, net, table_frame
 from tests.spark.conftest import Started
@@ -28,7 +28,7 @@ from tests.spark.conftest import Started
 ROWS = {1: ("a1", "b1"), 2: ("a2", "b2")}
 WRITERS = 8
 
-SOURCES = Path(hatch_build.__file__).parent / "src" / "penstock" / "lake" / "delta" / "java"
+SOURCES = Path(hatch_build.__file__).parent / "src" / "penstock" / "lake" / "spark" / "java"
 
 
 class Store:

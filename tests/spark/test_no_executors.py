@@ -13,15 +13,15 @@ from pyspark.sql import SparkSession
 from structlog.testing import capture_logs
 
 from penstock.lake.jobs import log_check
-from penstock.model.shape import Shape, TableName
+from penstock.model.relation import Relation
+from penstock.model.shape import Shape, ShapesFile
 from penstock.settings.settings import load_shapes_settings
 from penstock.shapes import app as module
 from penstock.shapes.app import Run, ShapesApp
-from penstock.shapes.definition.shapes_file import ShapesFile
 from penstock.shapes.progress import LoggedProgress
 from tests.spark.conftest import Started
 
-FILE_SHAPE = Shape("t", TableName("public", "t"))
+FILE_SHAPE = Shape("t", Relation("public", "t"))
 
 
 @pytest.fixture

@@ -12,13 +12,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from penstock.lake.jobs.shape_jobs import SparkJobs
-from penstock.model.shape import Shape, TableName
+from penstock.model.relation import Relation
+from penstock.model.shape import Shape, ShapesFile
 from penstock.postgres.timeline import ServerIdentity
-from penstock.shapes.definition.shapes_file import ShapesFile
 from tests.spark.conftest import Started
 
-ORDERS = Shape("orders", TableName("public", "orders"))
-LINES = Shape("lines", TableName("public", "lines"))
+ORDERS = Shape("orders", Relation("public", "orders"))
+LINES = Shape("lines", Relation("public", "lines"))
 
 
 @pytest.fixture

@@ -17,13 +17,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from penstock.changelog.index import Relation
 from penstock.decoding.rows import Column, DecodeError
 from penstock.errors import ConnectionFailed, PenstockError
 from penstock.lake.jobs.snapshot_source import snapshot_rows
 from penstock.lake.spark.session import SparkError, plain_error
 from penstock.local.ports import free_port
 from penstock.local.postgres import PrivatePostgres
+from penstock.model.relation import Relation
 from penstock.postgres.connection import connection_parameters
 from penstock.postgres.snapshot.export import SnapshotPart, SnapshotStale, export_snapshot
 

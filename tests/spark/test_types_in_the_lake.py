@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from penstock.changelog.index import Relation
 from penstock.decoding.rows import Column
 from penstock.local.postgres import PrivatePostgres
+from penstock.model.relation import Relation
 from penstock.postgres.catalog.table_catalog import ShapeCatalog
 from penstock.postgres.connection import PINNED_SESSION
 from tests.servers.shapes_site import ShapesSite

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.changelog.index import Relation
 from penstock.decoding.wal2json import replication_options
 from penstock.lake.delta.table import AppId, ShapeTable
 from penstock.lake.jobs.compare import Counts, Values, compare
@@ -19,19 +18,19 @@ from penstock.lake.jobs.verify_jobs import CannotCompare, VerifyJobs
 from penstock.lake.spark.session import shape_session
 from penstock.local.postgres import PrivatePostgres
 from penstock.model.lsn import parse_lsn
-from penstock.model.shape import Shape, TableName
+from penstock.model.relation import Relation
+from penstock.model.shape import Shape, ShapesFile
 from penstock.postgres.catalog.table_catalog import ShapeCatalog
 from penstock.postgres.connection import connect, connect_replication, connection_parameters
 from penstock.postgres.snapshot.export import ExportedSnapshot
 from penstock.postgres.stream.replication import ReplicationStream
-from penstock.shapes.definition.shapes_file import ShapesFile
 from penstock.shapes.flushing.job_runner import JobThreads
 from penstock.shapes.verify.report import ShapeResult
 from penstock.shapes.verify.verification import LOOKS_AGAIN, ShapeCheck, Verification
 
 SLOT = "verified"
 WAITING = "waiting until the tables"
-SHAPE = Shape("t", TableName("public", "t"), where="n < 1000")
+SHAPE = Shape("t", Relation("public", "t"), where="n < 1000")
 TABLE = """
 CREATE TABLE t (id int PRIMARY KEY, v text, n int);
 ALTER TABLE t ALTER v SET STORAGE EXTERNAL;
@@ -224,7 +223,7 @@ async def test_a_table_that_is_not_there_is_said(service: Service, verify: Any) 
         if text.startswith(WAITING):
             service.catch_up()
 
-    result = await verify(say, shape=Shape("absent", TableName("public", "t")))
+    result = await verify(say, shape=Shape("absent", Relation("public", "t")))
     assert result.exit_code == 2
     assert "there is no table at" in result.problem
 

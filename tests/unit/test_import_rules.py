@@ -16,20 +16,45 @@ import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "penstock"
 
+LAYERS: tuple[tuple[str, ...], ...] = (
+    ("errors", "clock", "fault_points", "abandonable", "durable", "model", "finding"),
+    ("decoding",),
+    ("settings",),
+    ("postgres", "changelog", "local"),
+    ("status",),
+    ("kinesis", "lake", "ops", "service"),
+    ("sources",),
+    ("capture", "shapes", "spark"),
+    ("check", "demo", "bench"),
+    ("cli",),
+    ("entry",),
+    ("__main__",),
+)
+"""Each folder, or file at the top, may import what stands in a line above its own."""
+WITHIN_A_LAYER = {("durable", "errors"), ("finding", "errors"), ("fault_points", "errors")}
 PURE_FILES = (
     "model/lsn.py",
     "model/log_offset.py",
-    "postgres/stream/protocol.py",
+    "model/change.py",
+    "model/relation.py",
+    "decoding/port.py",
     "decoding/wal2json.py",
-    "postgres/stream/transactions.py",
-    "capture/ack.py",
-    "kinesis/write/batcher.py",
-    "kinesis/aws/outcome.py",
-    "shapes/pace/flush_tracker.py",
     "decoding/rows.py",
+    "postgres/stream/protocol.py",
+    "postgres/stream/transactions.py",
+    "postgres/stream/walk.py",
+    "capture/ack.py",
+    "capture/intake.py",
+    "kinesis/write/batcher.py",
+    "kinesis/write/plan.py",
+    "kinesis/aws/outcome.py",
+    "shapes/feed/collector.py",
+    "shapes/pace/flush_plan.py",
+    "shapes/pace/flush_tracker.py",
+    "shapes/registry/decisions.py",
 )
 IMPURE_LIBRARIES = ("asyncio", "psycopg", "boto3", "botocore", "pyspark")
-APART_FROM_CAPTURE = ("postgres", "kinesis", "shapes")
+FOR_SPARK = ("lake/", "sources/", "spark/", "bench/", "shapes/app.py")
 NOT_FOR_CAPTURE = ("pyspark", "moto", "rich")
 
 
@@ -87,16 +112,73 @@ def is_part_of(name: str, library: str) -> bool:
 
 def violations(root: Path) -> list[str]:
     """A line for each broken rule."""
-    return [*spark_outside_its_place(root), *impure_pure_files(root), *users_of_the_capture_app(root)]
+    return [
+        *spark_outside_its_place(root),
+        *impure_pure_files(root),
+        *imports_upwards(root),
+        *(f"folders in a circle: {' -> '.join(circle)}" for circle in circles(folder_graph(root))),
+    ]
 
 
 def spark_outside_its_place(root: Path) -> Iterator[str]:
     for file in sorted(root.rglob("*.py")):
         place = file.relative_to(root).as_posix()
-        if place.startswith("spark/") or place == "shapes/app.py":
+        if place.startswith(FOR_SPARK):
             continue
         if any(is_part_of(name, "pyspark") for name in imports_of(file, root)):
             yield f"{place} imports pyspark"
+
+
+def imports_upwards(root: Path) -> Iterator[str]:
+    """Imports that don't go down the layers."""
+    layer_of = {name: number for number, names in enumerate(LAYERS) for name in names}
+    for file, other in own_imports(root):
+        top, other_top = (path.relative_to(root).parts[0].removesuffix(".py") for path in (file, other))
+        if top == other_top or other_top == "__init__" or (top, other_top) in WITHIN_A_LAYER:
+            continue
+        if top not in layer_of:
+            yield f"{top} is in no layer"
+        elif layer_of[top] <= layer_of.get(other_top, len(LAYERS)):
+            yield f"{file.relative_to(root)} imports {other_top}; {top} is not above it"
+
+
+def own_imports(root: Path) -> Iterator[tuple[Path, Path]]:
+    """Each file with each of our own files that it imports."""
+    for file in sorted(root.rglob("*.py")):
+        for other in sorted({own for name in imports_of(file, root) if (own := file_of(name, root))}):
+            # A package's own file comes along with every import from it.
+            if other != file and other.name != "__init__.py":
+                yield file, other
+
+
+def folder_graph(root: Path) -> dict[str, set[str]]:
+    """Which folders each folder knows; a file at the top stands for itself."""
+    graph: dict[str, set[str]] = {}
+    for file, other in own_imports(root):
+        folder, known = (_folder(path, root) for path in (file, other))
+        if folder != known:
+            graph.setdefault(folder, set()).add(known)
+    return graph
+
+
+def _folder(file: Path, root: Path) -> str:
+    place = file.relative_to(root)
+    return place.stem if len(place.parts) == 1 else place.parent.as_posix()
+
+
+def circles(graph: dict[str, set[str]]) -> Iterator[list[str]]:
+    """A way from a folder back to itself, for each that has one."""
+    for start in sorted(graph):
+        ways = [[start, known] for known in sorted(graph[start])]
+        seen: set[str] = set()
+        while ways:
+            way = ways.pop(0)
+            if way[-1] == start:
+                yield way
+                break
+            if way[-1] not in seen:
+                seen.add(way[-1])
+                ways += [[*way, known] for known in sorted(graph.get(way[-1], ()))]
 
 
 def impure_pure_files(root: Path) -> Iterator[str]:
@@ -114,13 +196,6 @@ def impure_imports(file: Path, root: Path) -> Iterator[str]:
         for culprit in sorted(culprits):
             through = "" if culprit == file else f" through {culprit.relative_to(root)}"
             yield f"{file.relative_to(root)} imports {library}{through}"
-
-
-def users_of_the_capture_app(root: Path) -> Iterator[str]:
-    for folder in APART_FROM_CAPTURE:
-        for file in sorted((root / folder).rglob("*.py")):
-            if "penstock.capture.app" in reachable(file, root):
-                yield f"{file.relative_to(root)} imports penstock.capture.app"
 
 
 def loaded_by_capture(import_path: Path) -> list[str]:
@@ -165,6 +240,7 @@ def planted(tmp_path: Path) -> Path:
         (file.parent / "__init__.py").touch()
     (root / "lake/spark/session.py").write_text("import pyspark\n")
     (root / "shapes/app.py").write_text("from pyspark.sql import SparkSession\n")
+    (root / "cli.py").write_text("from penstock.capture import app\n")
     (root / "model/lsn.py").write_text(
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import psycopg\nimport psycopgish\n"
     )
@@ -181,18 +257,27 @@ def test_a_planted_tree_that_keeps_the_rules_passes(planted: Path) -> None:
     [
         ("capture/reader.py", "import pyspark", "pyspark"),
         ("cli.py", "def main():\n    from pyspark.sql import types", "pyspark"),
-        ("shapes/pace/flush_plan.py", "from pyspark import sql", "pyspark"),
+        ("shapes/flushing/work.py", "from pyspark import sql", "pyspark"),
         ("model/log_offset.py", "import asyncio", "asyncio"),
         ("postgres/stream/protocol.py", "from psycopg import pq", "psycopg"),
         ("kinesis/write/batcher.py", "import botocore.session as s", "botocore"),
         ("kinesis/aws/outcome.py", "try:\n    import boto3\nexcept ImportError: ...", "boto3"),
-        ("decoding/rows.py", "import pyspark", "pyspark"),
-        ("postgres/slot/state.py", "import penstock.capture.app", "penstock.capture.app"),
-        ("kinesis/write/client.py", "from penstock.capture import app", "penstock.capture.app"),
-        ("shapes/pace/flush_plan.py", "from ..capture.app import run", "penstock.capture.app"),
+        (
+            "postgres/slot/state.py",
+            "import penstock.capture.app",
+            "capture; postgres is not above it",
+        ),
+        (
+            "kinesis/write/client.py",
+            "from penstock.capture import app",
+            "capture; kinesis is not above it",
+        ),
+        ("shapes/feed/x.py", "from ...capture.app import run", "capture; shapes is not above it"),
+        ("model/x.py", "from penstock.decoding import wal2json", "decoding; model is not above it"),
     ],
 )
 def test_a_planted_break_is_named(planted: Path, place: str, code: str, imported: str) -> None:
+    (planted / place).parent.mkdir(parents=True, exist_ok=True)
     (planted / place).write_text(code + "\n")
     assert violations(planted) == [f"{place} imports {imported}"]
 
@@ -204,10 +289,13 @@ def test_an_impure_import_is_found_through_our_own_modules(planted: Path) -> Non
     assert violations(planted) == ["capture/ack.py imports asyncio through capture/queue.py"]
 
 
-def test_the_capture_app_is_found_through_our_own_modules(planted: Path) -> None:
-    (planted / "capture/reader.py").write_text("from penstock.capture.app import run\n")
-    (planted / "postgres/slot/state.py").write_text("from penstock.capture.reader import read\n")
-    assert violations(planted) == ["postgres/slot/state.py imports penstock.capture.app"]
+def test_a_circle_inside_of_a_layer_is_named(planted: Path) -> None:
+    for place, other in (("feed/a", "pace.b"), ("pace/b", "registry.c"), ("registry/c", "feed.a")):
+        (planted / f"shapes/{place}.py").write_text(f"import penstock.shapes.{other}\n")
+    way = ["shapes/feed", "shapes/pace", "shapes/registry"]
+    assert violations(planted) == [
+        f"folders in a circle: {' -> '.join([*way[start:], *way[: start + 1]])}" for start in range(3)
+    ]
 
 
 def test_a_pure_file_that_moved_is_named(planted: Path) -> None:
@@ -222,3 +310,8 @@ def test_a_library_that_capture_loads_is_named(planted: Path, library: str) -> N
     (planted / "capture/queue.py").write_text(f"import {library}\n")
     (planted / "capture/app.py").write_text("import penstock.capture.queue\n")
     assert loaded_by_capture(planted.parent) == [library]
+
+
+if __name__ == "__main__":
+    for folder, known in sorted(folder_graph(SOURCE).items()):
+        print(f"{folder:<20} {' '.join(sorted(known))}")

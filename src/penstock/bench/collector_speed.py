@@ -7,9 +7,9 @@ import time
 from typing import Final
 
 from penstock.bench.table import Row
-from penstock.changelog.index import Relation
 from penstock.decoding.wal2json import Wal2Json
 from penstock.model.lsn import format_lsn
+from penstock.model.relation import Relation
 from penstock.postgres.catalog.table_tree import Member, Tree
 from penstock.postgres.stream.walk import FrameWalk
 from penstock.shapes.feed.collector import Collector

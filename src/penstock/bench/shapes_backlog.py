@@ -9,7 +9,7 @@ from typing import Final, LiteralString, NamedTuple
 import psycopg
 from psycopg.sql import SQL, Placeholder
 
-from penstock.changelog.index import Relation, SegmentRange
+from penstock.changelog.index import SegmentRange
 from penstock.changelog.log import ChangeLog, LogLimits
 from penstock.changelog.runs import create_run
 from penstock.decoding import wal2json
@@ -17,6 +17,7 @@ from penstock.decoding.rows import Column
 from penstock.local.postgres import PrivatePostgres
 from penstock.model.change import Action
 from penstock.model.log_offset import BEFORE_ALL
+from penstock.model.relation import Relation
 from penstock.postgres.connection import PINNED_SESSION, QUALIFIED_NAMES
 
 ORDERS: Final = Relation("public", "orders")

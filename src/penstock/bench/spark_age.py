@@ -11,13 +11,13 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from penstock.changelog.index import Relation
 from penstock.changelog.log import ChangeLog, LogLimits
 from penstock.lake.delta.table import AppId, ShapeTable
 from penstock.lake.jobs.changes import ShapeLayout
 from penstock.lake.jobs.flush import flush
 from penstock.lake.spark.session import shape_session
 from penstock.model.log_offset import LAST_BEFORE_REAL
+from penstock.model.relation import Relation
 
 _TABLE: Final = Relation("public", "orders")
 _APP: Final = AppId("1", "bench", 1)

@@ -10,7 +10,7 @@ from penstock.capture.intake import Batch, Intake
 from penstock.capture.queue import InflightEventQueue
 from penstock.kinesis.write.event import ChangeEvent
 from penstock.kinesis.write.partition_key import KeyedRelation, PartitionKeys
-from penstock.postgres.catalog.key_indexes import KeyIndexes
+from penstock.model.key_indexes import KeyIndexes
 from penstock.postgres.leader.answering import Answering
 from penstock.postgres.stream.replication import FrameSource
 

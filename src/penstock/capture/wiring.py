@@ -22,7 +22,7 @@ from penstock.kinesis.write.plan import PublishPlan
 from penstock.kinesis.write.publisher import KinesisPublisher
 from penstock.kinesis.write.quarantine import open_quarantine
 from penstock.kinesis.write.undeliverable import UndeliverablePolicy
-from penstock.postgres.catalog.key_indexes import KeyIndexes
+from penstock.model.key_indexes import KeyIndexes
 from penstock.postgres.leader.answering import Answering
 from penstock.postgres.leader.freshness import Freshness
 from penstock.postgres.slot.note import NoteStore, SlotNote

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from penstock.changelog.errors import ChangeLogTrimmed
 from penstock.model.log_offset import LAST_BEFORE_REAL, OP_INFINITY, LogOffset
-from penstock.model.relation import Relation as Relation
+from penstock.model.relation import Relation
 
 LANDMARK_BYTES = 64 * 1024
 """At least this far apart, a segment's batches are remembered by their place in the file."""

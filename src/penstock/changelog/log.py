@@ -13,10 +13,11 @@ from typing import Self
 
 from penstock import fault_points
 from penstock.changelog.errors import ChangeLogBroken, cant_write, free_bytes, under_the_floor
-from penstock.changelog.index import BatchSummary, Relation, SegmentIndex, SegmentRange
+from penstock.changelog.index import BatchSummary, SegmentIndex, SegmentRange
 from penstock.changelog.offsets import Mark, WriteOffsets
 from penstock.changelog.segment import COMMIT_ID, RowBuffer, SegmentFile, encode_declarations, segment_name
 from penstock.model.log_offset import OP_INFINITY, LogOffset
+from penstock.model.relation import Relation
 
 _MIB = 2**20
 _SEGMENT_BYTES = 10 * _MIB

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.changelog.errors import SegmentUnreadable
-from penstock.changelog.index import Relation, SegmentIndex, SegmentRange
+from penstock.changelog.index import SegmentIndex, SegmentRange
 from penstock.changelog.segment import (
     COMMIT_ID,
     DECLARATION_ID,
@@ -25,6 +25,7 @@ from penstock.changelog.segment import (
 )
 from penstock.changelog.segment_reader import TornBatch, batches_in, offset_at
 from penstock.model.log_offset import LAST_BEFORE_REAL, OP_INFINITY, LogOffset
+from penstock.model.relation import Relation
 
 _POSITIONS = ("relation_id", "tx_offset", "op_offset")
 _decode_declaration = msgspec.json.Decoder(Declaration).decode

@@ -21,9 +21,10 @@ from typing import Final, NamedTuple
 import msgspec
 import pyarrow as pa
 
-from penstock.changelog.index import BatchSummary, Portion, Relation, Span
+from penstock.changelog.index import BatchSummary, Portion, Span
 from penstock.durable import sync_directory
 from penstock.model.log_offset import LogOffset
+from penstock.model.relation import Relation
 
 COMMIT_ID: Final = -1
 """The `relation_id` of a commit. Its payload is empty."""

@@ -15,7 +15,6 @@ import structlog
 from pyspark.sql import SparkSession
 
 from penstock.changelog.errors import not_shared
-from penstock.changelog.index import Relation
 from penstock.errors import NeedsOperator, PenstockError, PostgresError
 from penstock.lake.jobs.log_check import blind_hosts, cancel_look, runs_in_driver
 from penstock.lake.jobs.shape_jobs import SparkJobs
@@ -23,6 +22,8 @@ from penstock.lake.jobs.where_check import where_refusals
 from penstock.lake.ports import ShapeJobs, SparkGone
 from penstock.lake.spark.session import open_session, stop_session
 from penstock.lake.spark.session_conf import check_conf
+from penstock.model.relation import Relation
+from penstock.model.shape import ShapesFile
 from penstock.ops.server import OpsServer, check_port
 from penstock.postgres.catalog.table_catalog import ShapeCatalog
 from penstock.postgres.catalog.table_facts import TableFacts
@@ -33,7 +34,7 @@ from penstock.postgres.timeline import ServerIdentity
 from penstock.service.cycle import LeaderCycle
 from penstock.settings.settings import ShapesSettings
 from penstock.shapes.definition.reload import compare_files, terminal_is_gone
-from penstock.shapes.definition.shapes_file import ShapeFileError, ShapesFile, load_shapes_file
+from penstock.shapes.definition.shapes_file import ShapeFileError, load_shapes_file
 from penstock.shapes.flushing.job_runner import JobThreads
 from penstock.shapes.leadership import ShapesLeadership, ShapeStalled
 from penstock.shapes.preparation import judge
@@ -310,7 +311,7 @@ async def read_facts(
     line = LeaderLine(settings.replication, settings.leader, role="shapes", session=QUALIFIED_NAMES)
     async with line.open():
         catalog = ShapeCatalog(line.connect)
-        tables = {Relation(*shape.table) for shape in file.shapes}
+        tables = {shape.table for shape in file.shapes}
         return await catalog.facts(tables), await catalog.table_names()
 
 

@@ -12,7 +12,6 @@ from typing import Final
 
 import structlog
 
-from penstock.changelog.index import Relation
 from penstock.changelog.log import ChangeLog, LogLimits
 from penstock.changelog.runs import create_run, remove_older_runs, remove_run
 from penstock.clock import awake_or_asleep
@@ -21,6 +20,8 @@ from penstock.decoding.port import Decoder
 from penstock.errors import PenstockError, PluginOptionRefused
 from penstock.lake.ports import ShapeJobs
 from penstock.model.lsn import format_lsn
+from penstock.model.relation import Relation
+from penstock.model.shape import ShapesFile
 from penstock.postgres.catalog.table_catalog import ShapeCatalog
 from penstock.postgres.connection import QUALIFIED_NAMES
 from penstock.postgres.leader.freshness import Freshness
@@ -30,7 +31,6 @@ from penstock.postgres.slot.state import describe
 from penstock.postgres.stream.replication import ReplicationStream
 from penstock.postgres.timeline import ServerIdentity, flushed_lsn
 from penstock.settings.settings import ShapesSettings
-from penstock.shapes.definition.shapes_file import ShapesFile
 from penstock.shapes.flushing.job_runner import JobThreads
 from penstock.shapes.pace.flush_plan import FlushLimits, ShapeState
 from penstock.shapes.preparation import Preparation, Prepared
@@ -302,7 +302,7 @@ class ShapesLeadership:
         self, pipeline: ShapesPipeline, freshness: Freshness, said: dict[str, float], now: float
     ) -> None:
         tracker = pipeline.ledger.tracker
-        self._metrics.note(pipeline, freshness, now)
+        self._metrics.note(pipeline.reading(freshness.age_s(awake_or_asleep()), now))
         self._health.note_frontier(tracker.frontier_lsn, pipeline.unflushed_shapes(), awake_or_asleep())
         sentences = pipeline.complaints(now, self._settings.change_log.stall_s)
         if sentences:

@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 import structlog
 
-from penstock.changelog.index import Relation
 from penstock.errors import NeedsOperator
 from penstock.lake.ports import ShapeJobs
 from penstock.model.log_offset import LogOffset
 from penstock.model.lsn import format_lsn
-from penstock.model.shape import definition_hash
+from penstock.model.relation import Relation
+from penstock.model.shape import ShapesFile, definition_hash
 from penstock.model.snapshot_again import SnapshotAgain
 from penstock.postgres.catalog.table_catalog import ShapeCatalog
 from penstock.postgres.catalog.table_facts import TableFacts
@@ -22,7 +22,6 @@ from penstock.postgres.leader.line import LeaderLine
 from penstock.postgres.slot.state import SlotState, check_slot
 from penstock.postgres.timeline import ServerIdentity, flushed_lsn
 from penstock.shapes.definition.rules import refusals
-from penstock.shapes.definition.shapes_file import ShapesFile
 from penstock.shapes.feed.ledger import whole
 from penstock.shapes.flushing.job_runner import JobThreads
 from penstock.shapes.registry.decisions import Action, Decision, Refuse, ServerFacts, decide
@@ -130,7 +129,7 @@ class Preparation:
         self, jobs: ShapeJobs
     ) -> tuple[Mapping[Relation, TableFacts], Mapping[str, LogOffset | None], Mapping[str, str]]:
         shapes = self._file.shapes
-        facts = await self._catalog.facts({Relation(*shape.table) for shape in shapes})
+        facts = await self._catalog.facts({shape.table for shape in shapes})
         states = await asyncio.gather(*(self._threads.run(jobs.state, shape) for shape in shapes))
         offsets = {
             shape.name: None if state.tx_offset is None else whole(state.tx_offset)

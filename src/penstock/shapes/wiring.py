@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from penstock.changelog.index import Relation
 from penstock.changelog.log import ChangeLog
 from penstock.decoding.port import Decoder
 from penstock.lake.ports import ShapeJobs
 from penstock.model.log_offset import BEFORE_ALL, LogOffset
+from penstock.model.relation import Relation
 from penstock.model.shape import Shape
 from penstock.model.snapshot_again import SnapshotAgain
 from penstock.postgres.catalog.table_catalog import ShapeCatalog
@@ -36,6 +36,7 @@ from penstock.shapes.pace.flush_tracker import FlushTracker
 from penstock.shapes.preparation import Prepared
 from penstock.shapes.registry.decisions import Continue
 from penstock.shapes.registry.keeper import Confirmed
+from penstock.status.reading import ShapeReading, ShapesReading
 
 _log = structlog.get_logger()
 
@@ -95,7 +96,7 @@ class ShapesPipeline:
         self.ledger = Ledger(
             collector=Collector(
                 walk=self.walk,
-                shapes={shape.name: Relation(*shape.table) for shape in shapes},
+                shapes={shape.name: shape.table for shape in shapes},
                 trees=trees,
                 held=held,
                 own_trees=own_trees,
@@ -193,6 +194,31 @@ class ShapesPipeline:
             )
             for status in self.ledger.plan.status(now)
         ]
+
+    def reading(self, line_age_s: float, now: float) -> ShapesReading:
+        """All of it in numbers."""
+        ledger = self.ledger
+        return ShapesReading(
+            line_age_s,
+            self.walk.received_lsn,
+            ledger.tracker.frontier_lsn,
+            ledger.transactions,
+            ledger.changes,
+            ledger.log.size_bytes,
+            self.reader.is_paused,
+            [
+                ShapeReading(
+                    line.status.shape,
+                    line.status.state.value,
+                    line.status.offset.tx_offset,
+                    line.lag_bytes,
+                    line.status.pending_s,
+                    line.rows,
+                    line.status.error,
+                )
+                for line in self.lines(now)
+            ],
+        )
 
     def awaits_snapshots(self) -> bool:
         """Whether some shape's table is still to be made, or may have to be; not if it was stopped."""

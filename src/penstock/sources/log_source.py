@@ -25,7 +25,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from penstock.changelog.errors import ChangeLogTrimmed, SegmentUnreadable
-from penstock.changelog.index import Relation, SegmentRange
+from penstock.changelog.index import SegmentRange
 from penstock.changelog.scan import ScannedRun, scan_run
 from penstock.changelog.segment import SUFFIX
 from penstock.changelog.segment_reader import read_segment
@@ -34,7 +34,7 @@ from penstock.decoding.type_map import lake_type
 from penstock.errors import PenstockError
 from penstock.model.log_offset import BEFORE_ALL, OP_INFINITY, LogOffset
 from penstock.model.lsn import format_lsn, parse_lsn
-from penstock.model.shape import TableName
+from penstock.model.relation import Relation
 
 LSN: Final = "_penstock_lsn"
 RELATION: Final = "_penstock_relation"
@@ -54,7 +54,7 @@ class LogQuery:
     """The options of a read."""
 
     directory: Path
-    tables: tuple[TableName, ...]
+    tables: tuple[Relation, ...]
     run: str | None = None
     """None: the one that was written last."""
     after: LogOffset | None = None
@@ -77,9 +77,9 @@ class LogQuery:
         )
 
 
-def _table(text: str) -> TableName:
+def _table(text: str) -> Relation:
     try:
-        return TableName.parse(text.strip())
+        return Relation.parse(text.strip())
     except ValueError as error:
         rule = 'say .option("table", "schema.table"), or several with commas between them'
         raise LogQueryError(f"option table, {text!r}: {error}; {rule}") from None
@@ -221,7 +221,7 @@ def _find(query: LogQuery, run: Path) -> Found:
 
 
 def _nothing_there(query: LogQuery, run: Path, scanned: ScannedRun) -> str:
-    there = ", ".join(sorted(str(TableName(*relation)) for relation in scanned.index.relation_ids))
+    there = ", ".join(sorted(str(relation) for relation in scanned.index.relation_ids))
     is_part = query.after is not None or query.up_to is not None
     return (
         f"the log in {run} has no changes of {', '.join(map(str, query.tables))}"
@@ -329,7 +329,7 @@ def _with_names(relation: Relation, changes: pa.RecordBatch, schema: pa.Schema) 
     """The decoder's batch, with the LSN and the relation for people, in the types that Spark wants."""
     tx_offsets = changes.column(0).dictionary_encode()
     lsns = pa.array(map(format_lsn, tx_offsets.dictionary.to_pylist()), pa.string()).take(tx_offsets.indices)
-    names = pa.repeat(str(TableName(*relation)), changes.num_rows)
+    names = pa.repeat(str(relation), changes.num_rows)
     columns = [*changes.columns[:2], lsns, names, *changes.columns[2:]]
     typed = [column.cast(field.type) for column, field in zip(columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(typed, schema=schema)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from prometheus_client import Histogram
 
-from penstock.kinesis.write.batcher import Stay
-from penstock.kinesis.write.event import ChangeEvent
 from penstock.status.service_metrics import ServiceMetrics
 from penstock.status.wait_histogram import WaitHistogram
 
@@ -59,16 +57,11 @@ class CaptureMetrics(ServiceMetrics):
         self.blocked = counter("undeliverable_blocked", "records that can't be delivered and block")
         self.quarantined = counter("undeliverable_quarantined", "records stored in quarantine")
 
-    def count_stays(self, stays: Iterable[Stay]) -> None:
-        """These records have left the batcher."""
-        for stay in stays:
-            self.batcher_wait.observe(stay.seconds, stay.records)
-
-    def count_accepted(self, events: Sequence[ChangeEvent], now: float) -> None:
-        """Kinesis has these events."""
-        self.records.inc(len(events))
-        self.record_bytes.inc(sum([event.record_size_bytes for event in events]))
-        self.read_to_accepted_seconds.observe(now - events[0].received_at)
+    def count_accepted(self, records: int, size_bytes: int, oldest_s: float) -> None:
+        """Kinesis has these records; the oldest of them was read so long ago."""
+        self.records.inc(records)
+        self.record_bytes.inc(size_bytes)
+        self.read_to_accepted_seconds.observe(oldest_s)
 
     def count_record_errors(self, codes: Sequence[str | None]) -> None:
         """An error code, or None, for each record of a request."""

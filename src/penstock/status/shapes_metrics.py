@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
-from penstock.clock import awake_or_asleep
-from penstock.postgres.leader.freshness import Freshness
+from penstock.status.reading import ShapesReading
 from penstock.status.service_metrics import ServiceMetrics
-
-if TYPE_CHECKING:
-    from penstock.shapes.wiring import ShapesPipeline
 
 
 class ShapesMetrics(ServiceMetrics):
@@ -41,20 +36,18 @@ class ShapesMetrics(ServiceMetrics):
             with suppress(KeyError):
                 gauge.remove(shape)
 
-    def note(self, pipeline: ShapesPipeline, freshness: Freshness, now: float) -> None:
+    def note(self, reading: ShapesReading) -> None:
         """Take over the current state of a leadership."""
-        ledger = pipeline.ledger
-        self.line_age_seconds.set(freshness.age_s(awake_or_asleep()))
-        self.received_lsn.set(pipeline.walk.received_lsn)
-        self.frontier_lsn.set(ledger.tracker.frontier_lsn)
-        self._transactions.set(ledger.transactions)
-        self._changes.set(ledger.changes)
-        self._log_bytes.set(ledger.log.size_bytes)
-        self._log_full.set(pipeline.reader.is_paused)
-        for line in pipeline.lines(now):
-            shape = line.status.shape
-            self._offset_lsn.labels(shape).set(max(0, line.status.offset.tx_offset))
-            self._lag_bytes.labels(shape).set(line.lag_bytes)
-            self._lag_seconds.labels(shape).set(line.status.pending_s)
-            self._rows.labels(shape).set(line.rows)
-            self._failing.labels(shape).set(line.status.error is not None)
+        self.line_age_seconds.set(reading.line_age_s)
+        self.received_lsn.set(reading.received_lsn)
+        self.frontier_lsn.set(reading.frontier_lsn)
+        self._transactions.set(reading.transactions)
+        self._changes.set(reading.changes)
+        self._log_bytes.set(reading.log_bytes)
+        self._log_full.set(reading.log_is_full)
+        for shape in reading.shapes:
+            self._offset_lsn.labels(shape.name).set(max(0, shape.offset_lsn))
+            self._lag_bytes.labels(shape.name).set(shape.lag_bytes)
+            self._lag_seconds.labels(shape.name).set(shape.lag_s)
+            self._rows.labels(shape.name).set(shape.rows)
+            self._failing.labels(shape.name).set(shape.error is not None)

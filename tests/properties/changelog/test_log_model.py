@@ -15,13 +15,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from penstock.changelog import index as change_log_index
 from penstock.changelog.errors import ChangeLogTrimmed
-from penstock.changelog.index import Relation
 from penstock.changelog.log import ChangeLog
 from penstock.changelog.offsets import Mark
 from penstock.changelog.runs import create_run
 from penstock.changelog.scan import scan_run
 from penstock.changelog.segment import END_OF_STREAM
 from penstock.model.log_offset import LAST_BEFORE_REAL, LogOffset
+from penstock.model.relation import Relation
 from tests.change_log_rows import LIMITS, Row, rows_of, txn
 
 RELATIONS = [Relation("public", f"table_{number}") for number in range(4)]

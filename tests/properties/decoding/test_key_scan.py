@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.decoding.wal2json import Wal2Json
 from penstock.kinesis.write.partition_key import Fallback, PartitionKeys, UnknownRelation
-from penstock.postgres.catalog.key_indexes import KeyIndexes
+from penstock.model.key_indexes import KeyIndexes
 
 TRICKY = st.sampled_from(
     [

@@ -14,9 +14,9 @@ from penstock.decoding.wal2json import Wal2Json
 from penstock.errors import ProtocolViolation
 from penstock.kinesis.write.event import ChangeEvent
 from penstock.kinesis.write.partition_key import Fallback, KeyedRelation, PartitionKeys
+from penstock.model.key_indexes import KeyIndexes
 from penstock.model.log_offset import OP_INFINITY, LogOffset
 from penstock.model.lsn import format_lsn
-from penstock.postgres.catalog.key_indexes import KeyIndexes
 from penstock.postgres.stream.walk import FrameWalk
 
 NOW = 77.0

@@ -9,7 +9,7 @@ from penstock.capture.reader import Reader
 from penstock.decoding.wal2json import Wal2Json
 from penstock.kinesis.write.event import ChangeEvent
 from penstock.kinesis.write.partition_key import Fallback, PartitionKeys
-from penstock.postgres.catalog.key_indexes import KeyIndexes
+from penstock.model.key_indexes import KeyIndexes
 from penstock.postgres.leader.answering import Answering
 from penstock.postgres.leader.freshness import Freshness
 from penstock.postgres.stream.feedback import Feedback

@@ -16,11 +16,11 @@ import pytest
 from penstock.changelog import log as change_log
 from penstock.changelog import segment
 from penstock.changelog.errors import ChangeLogBroken, ChangeLogTrimmed
-from penstock.changelog.index import Relation
 from penstock.changelog.log import ChangeLog, LogLimits
 from penstock.changelog.runs import create_run, remove_run
 from penstock.changelog.scan import scan_run
 from penstock.model.log_offset import BEFORE_ALL, LAST_BEFORE_REAL, OP_INFINITY, LogOffset
+from penstock.model.relation import Relation
 from tests.change_log_rows import (
     ITEMS,
     LIMITS,

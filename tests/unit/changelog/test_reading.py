@@ -12,13 +12,14 @@ import pyarrow as pa
 import pytest
 
 from penstock.changelog.errors import ChangeLogBroken, ChangeLogTrimmed, SegmentUnreadable
-from penstock.changelog.index import BatchSummary, Portion, Relation, SegmentIndex, SegmentRange, Span
+from penstock.changelog.index import BatchSummary, Portion, SegmentIndex, SegmentRange, Span
 from penstock.changelog.log import ChangeLog
 from penstock.changelog.runs import create_run
 from penstock.changelog.scan import scan_run
 from penstock.changelog.segment_reader import batches_in
 from penstock.errors import PenstockError
 from penstock.model.log_offset import BEFORE_ALL, LAST_BEFORE_REAL, LogOffset
+from penstock.model.relation import Relation
 from tests.change_log_rows import (
     ITEMS,
     LIMITS,

@@ -21,9 +21,9 @@ from penstock.decoding.port import (
 )
 from penstock.kinesis.write.partition_key import Fallback, PartitionKeys
 from penstock.model.change import Action
+from penstock.model.key_indexes import KeyIndexes
 from penstock.model.log_offset import LogOffset
 from penstock.model.relation import Relation
-from penstock.postgres.catalog.key_indexes import KeyIndexes
 from penstock.postgres.catalog.table_tree import Member, Tree
 from penstock.postgres.stream.walk import FrameWalk
 from penstock.shapes.feed.collector import Append, Collector, Committed

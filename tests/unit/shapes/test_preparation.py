@@ -2,17 +2,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.changelog.index import Relation
-from penstock.model.shape import Shape, TableName, definition_hash
+from penstock.model.relation import Relation
+from penstock.model.shape import Shape, ShapesFile, definition_hash
 from penstock.postgres.catalog.table_facts import TableFacts
 from penstock.postgres.catalog.table_tree import Member, Tree
-from penstock.shapes.definition.shapes_file import ShapesFile
 from penstock.shapes.preparation import judge
 from penstock.shapes.registry.registry import Registry, ShapeEntry
 
 TABLE = Relation("public", "t")
 WITHOUT_KEY = {TABLE: TableFacts(Tree(Member(TABLE, 1, 1, "x")), ())}
-SHAPE = Shape("a", TableName("public", "t"))
+SHAPE = Shape("a", Relation("public", "t"))
 FILE = ShapesFile("shapes.toml", "/lake", (SHAPE,))
 REGISTRY = Registry("7301", 1, "slot", shapes={"a": ShapeEntry(definition_hash(SHAPE))})
 

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import threading
+from typing import Protocol
 
 from penstock.clock import awake_or_asleep
-from penstock.postgres.leader.freshness import Freshness
+
+
+class Vouched(Protocol):
+    """Whoever knows whether we still lead."""
+
+    def is_fresh(self, now: float) -> bool:
+        """Whether publishing is still allowed."""
+
+    def age_s(self, now: float) -> float:
+        """Seconds since the last sign of leadership."""
 
 
 class Flight:
@@ -32,7 +42,7 @@ class SendGate:
     what has left is known: only that has to be waited for before another may lead.
     """
 
-    def __init__(self, freshness: Freshness) -> None:
+    def __init__(self, freshness: Vouched) -> None:
         self._freshness = freshness
         self._lock = threading.Lock()
         self._is_open = True

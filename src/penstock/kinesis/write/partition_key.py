@@ -12,8 +12,8 @@ from urllib.parse import quote
 import msgspec
 
 from penstock.decoding.port import Decoder, RowChange, Unreadable, Value
+from penstock.model.key_indexes import KeyIndexes
 from penstock.model.lsn import format_lsn
-from penstock.postgres.catalog.key_indexes import KeyIndexes
 
 MAX_KEY_CHARACTERS: Final = 256
 

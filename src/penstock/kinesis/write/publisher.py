@@ -10,21 +10,19 @@ from collections.abc import Callable
 import structlog
 
 from penstock.abandonable import DaemonThreads, in_daemon_thread
-from penstock.capture.ack import AckTracker
-from penstock.capture.queue import InflightEventQueue
 from penstock.clock import awake_or_asleep
 from penstock.errors import KeyRecovered, LineStale, PenstockError, SinkOutage
 from penstock.kinesis.aws.outcome import Accepted, Answered, Failed, Refused, Result, Unsent, judge
 from penstock.kinesis.write.client import KEYS_IGNORED, RecordSink
 from penstock.kinesis.write.event import ChangeEvent
-from penstock.kinesis.write.gate import Flight, SendGate
+from penstock.kinesis.write.gate import Flight, SendGate, Vouched
 from penstock.kinesis.write.outage import OutageClock
 from penstock.kinesis.write.plan import PublishPlan, Request, Settled
+from penstock.kinesis.write.ports import Acknowledgements, EventQueue
 from penstock.kinesis.write.undeliverable import REFUSED, UndeliverablePolicy
-from penstock.ops.loop_probe import LoopProbe
-from penstock.postgres.leader.freshness import Freshness
 from penstock.status.capture_metrics import CaptureMetrics
 from penstock.status.health import Fault, Health
+from penstock.status.loop_probe import LoopProbe
 
 _SAY_AGAIN_S = 5.0
 _MUCH = 0.5
@@ -45,12 +43,12 @@ class KinesisPublisher:
     def __init__(
         self,
         *,
-        queue: InflightEventQueue,
-        tracker: AckTracker,
+        queue: EventQueue,
+        tracker: Acknowledgements,
         plan: PublishPlan,
         sink: RecordSink,
         undeliverable: UndeliverablePolicy,
-        freshness: Freshness,
+        freshness: Vouched,
         health: Health,
         metrics: CaptureMetrics,
         max_requests: int,
@@ -310,7 +308,9 @@ class KinesisPublisher:
         self._health.clear_fault(Fault.STREAM)
         if self._refused_at_first:
             self._reprieve(events)
-        self._metrics.count_accepted(events, now)
+        self._metrics.count_accepted(
+            len(events), sum([event.record_size_bytes for event in events]), now - events[0].received_at
+        )
         self._tracker.mark_published_ids([event.ack_id for event in events])
         self._queue.tasks_done(events)
         if self._pointer is not None and self._pointer in events:
@@ -340,7 +340,8 @@ class KinesisPublisher:
 
     def _tidy(self) -> None:
         """After a look at the plan: account for what left it, and tell those who wait for it."""
-        self._metrics.count_stays(self._plan.take_stays())
+        for records, seconds in self._plan.take_stays():
+            self._metrics.batcher_wait.observe(seconds, records)
         if abandoned := self._plan.take_abandoned():
             self._queue.tasks_done(abandoned)
         self._looked.set()

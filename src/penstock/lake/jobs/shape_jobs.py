@@ -20,11 +20,10 @@ from penstock.lake.jobs.snapshot_source import snapshot_rows
 from penstock.lake.ports import JobDone, SparkGone, TableState
 from penstock.lake.spark.names import column_of
 from penstock.lake.spark.session import java_exit_code, plain_errors, shape_session
-from penstock.model.shape import Shape
+from penstock.model.shape import Shape, ShapesFile
 from penstock.postgres.catalog.table_facts import ColumnFacts, TableFacts
 from penstock.postgres.snapshot.export import SnapshotPart
 from penstock.postgres.timeline import ServerIdentity
-from penstock.shapes.definition.shapes_file import ShapesFile
 
 _END_KNOWN_WITHIN_S: Final = 0.5
 

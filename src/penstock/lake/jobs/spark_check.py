@@ -10,14 +10,14 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from penstock.changelog.index import Relation
 from penstock.errors import PenstockError
 from penstock.finding import Finding
 from penstock.lake.jobs.where_check import where_refusals
 from penstock.lake.spark.session import open_session, plain_errors, stop_session
 from penstock.lake.spark.session_conf import check_conf, is_local
+from penstock.model.relation import Relation
+from penstock.model.shape import ShapesFile
 from penstock.postgres.catalog.table_facts import TableFacts
-from penstock.shapes.definition.shapes_file import ShapesFile
 
 
 def check_spark(

@@ -25,10 +25,9 @@ from penstock.lake.jobs.shape_jobs import layout_of
 from penstock.lake.jobs.snapshot_source import snapshot_rows
 from penstock.lake.spark.names import column_of, quote
 from penstock.lake.spark.session import plain_error, shape_session
-from penstock.model.shape import Shape
+from penstock.model.shape import Shape, ShapesFile
 from penstock.postgres.catalog.table_facts import TableFacts
 from penstock.postgres.snapshot.export import SnapshotPart
-from penstock.shapes.definition.shapes_file import ShapesFile
 
 
 class CannotCompare(PenstockError):

@@ -23,10 +23,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, DataType, StructField, StructType
 
-from penstock.changelog.index import Relation
 from penstock.decoding.rows import Column
+from penstock.model.relation import Relation
+from penstock.model.shape import ShapesFile, shape_line
 from penstock.postgres.catalog.table_facts import TableFacts, to_columns
-from penstock.shapes.definition.shapes_file import ShapesFile, shape_line
 
 _CATALYST: Final = "org.apache.spark.sql.catalyst.expressions."
 _SUBQUERY: Final = _CATALYST + "SubqueryExpression"
@@ -63,7 +63,7 @@ def where_refusals(spark: SparkSession, file: ShapesFile, facts: Mapping[Relatio
     """A line for each `where` of a shapes file that Spark can't take; tables without facts are left out."""
     found = []
     for shape in file.shapes:
-        known = facts.get(Relation(*shape.table))
+        known = facts.get(shape.table)
         if shape.where is None or known is None:
             continue
         wrong = check_where(spark, to_columns(known, None), shape.where)

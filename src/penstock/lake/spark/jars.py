@@ -23,7 +23,7 @@ from types import MappingProxyType
 from typing import Final
 
 from penstock.errors import PenstockError
-from penstock.lake.delta.log_store import log_store_jar
+from penstock.lake.spark.log_store import log_store_jar
 
 DELTA_VERSION: Final = "4.4.0"
 SPARK_VERSION: Final = "4.2"

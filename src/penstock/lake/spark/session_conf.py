@@ -9,7 +9,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from penstock.errors import PenstockError
-from penstock.lake.delta.log_store import FOR_FILES, FOR_S3
+from penstock.lake.spark.log_store import FOR_FILES, FOR_S3
 
 LOCAL: Final = "local"
 _LOCAL_PARTITIONS: Final = 4

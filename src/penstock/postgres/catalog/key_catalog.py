@@ -9,7 +9,7 @@ import psycopg
 from psycopg import AsyncConnection
 
 from penstock.errors import ConnectionFailed
-from penstock.postgres.catalog.key_indexes import KeyIndexes
+from penstock.model.key_indexes import KeyIndexes
 from penstock.postgres.connection import one_line
 
 _KEY_COLUMNS: LiteralString = """

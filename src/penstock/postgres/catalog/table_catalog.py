@@ -17,9 +17,9 @@ from typing import Any, LiteralString, TypeVar
 import psycopg
 from psycopg import AsyncConnection
 
-from penstock.changelog.index import Relation
 from penstock.errors import ConnectionFailed
 from penstock.model.lsn import parse_lsn
+from penstock.model.relation import Relation
 from penstock.postgres.catalog.table_facts import (
     PARTITIONED,
     ColumnFacts,

@@ -10,8 +10,8 @@ import re
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
-from penstock.changelog.index import Relation
 from penstock.decoding.rows import Column
+from penstock.model.relation import Relation
 from penstock.postgres.catalog.table_tree import Tree
 
 ORDINARY: Final = "r"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from penstock.changelog.index import Relation
+from penstock.model.relation import Relation
 
 
 class Member(NamedTuple):

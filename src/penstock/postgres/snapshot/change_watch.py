@@ -15,10 +15,10 @@ from typing import Any, Final, LiteralString
 import psycopg
 from psycopg import AsyncConnection
 
-from penstock.changelog.index import Relation
 from penstock.decoding.wal2json import Wal2Json, replication_options
 from penstock.model.change import Action
 from penstock.model.lsn import format_lsn
+from penstock.model.relation import Relation
 from penstock.postgres.connection import connect
 from penstock.postgres.slot.state import translate
 

@@ -23,9 +23,9 @@ from psycopg import AsyncConnection, ClientCursor, Connection, errors, pq
 from psycopg.pq.abc import PGconn, PGresult
 from psycopg.sql import SQL, Composed, Identifier, Literal
 
-from penstock.changelog.index import Relation
 from penstock.errors import LineLost, NeedsOperator, PostgresError
 from penstock.model.lsn import parse_lsn
+from penstock.model.relation import Relation
 from penstock.postgres.connection import (
     PINNED_SESSION,
     QUALIFIED_NAMES,
@@ -37,6 +37,7 @@ from penstock.postgres.connection import (
     with_options,
 )
 from penstock.postgres.slot.state import translate
+from penstock.postgres.snapshot.content import Content
 
 PART_BYTES: Final = 16 << 20
 """About the size of a part: it takes a quarter of a second to copy, and a session for it costs some 10 ms."""
@@ -85,17 +86,6 @@ class SnapshotPart(NamedTuple):
     first_block: int
     end_block: int | None
     """The first block that isn't part of it; None: there is no end."""
-
-
-class Content(NamedTuple):
-    """All rows of a table at a snapshot's cut, in a few numbers."""
-
-    cut_lsn: int
-    oid: int
-    filenode: int
-    rows: int
-    total: int
-    """The sum of the rows' hashes: 60 bits of what Postgres prints of their columns, in the order of them."""
 
 
 class ExportedSnapshot:

@@ -6,8 +6,8 @@ import os
 import sys
 from typing import NamedTuple
 
-from penstock.model.shape import definition_hash
-from penstock.shapes.definition.shapes_file import ShapeFileError, ShapesFile
+from penstock.model.shape import ShapesFile, definition_hash
+from penstock.shapes.definition.shapes_file import ShapeFileError
 
 
 class Reload(NamedTuple):

@@ -12,18 +12,17 @@ from typing import LiteralString
 from psycopg import AsyncConnection
 
 from penstock.changelog.errors import free_bytes
-from penstock.changelog.index import Relation
 from penstock.decoding.wal2json import replication_options
 from penstock.errors import PenstockError
 from penstock.finding import Finding, Level
-from penstock.model.shape import TableName
+from penstock.model.relation import Relation
+from penstock.model.shape import ShapesFile
 from penstock.postgres.catalog.table_catalog import ShapeCatalog
 from penstock.postgres.catalog.table_facts import TableFacts, to_columns
 from penstock.postgres.connection import QUALIFIED_NAMES
 from penstock.postgres.preflight.server import PluginFacts, check_postgres
 from penstock.settings.settings import ShapesSettings
 from penstock.shapes.definition.rules import refusals
-from penstock.shapes.definition.shapes_file import ShapesFile
 from penstock.shapes.registry.places import open_registry
 
 _MAY_READ: LiteralString = """
@@ -51,7 +50,7 @@ async def look_at_shapes(settings: ShapesSettings, file: ShapesFile, read: Read)
             return session
 
         catalog = ShapeCatalog(same_session)
-        read.facts = await catalog.facts({Relation(*shape.table) for shape in file.shapes})
+        read.facts = await catalog.facts({shape.table for shape in file.shapes})
         lines = refusals(file, read.facts, await catalog.table_names())
         findings = [Finding.from_error("shapes", PenstockError(line)) for line in lines]
         if not findings:
@@ -106,7 +105,7 @@ async def _unreadable(session: AsyncConnection, relation: Relation) -> Finding |
     if row is None:
         return None
     role, schema, *rights = row
-    name = TableName(*relation)
+    name = relation
     fixes = (
         f"GRANT USAGE ON SCHEMA {schema} TO {role}",
         f"GRANT SELECT ON {name} TO {role}",
@@ -128,7 +127,7 @@ def _not_numbers(
     found = [
         f"{shape.name}.{column.name}"
         for shape in file.shapes
-        if (known := facts.get(Relation(*shape.table))) is not None
+        if (known := facts.get(shape.table)) is not None
         for column in to_columns(known, shape.columns)
         if column.lake.null_may_be_nan
         # There null is what NaN becomes in any case.

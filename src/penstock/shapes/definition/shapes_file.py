@@ -10,13 +10,13 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
 from penstock.errors import PenstockError
-from penstock.model.shape import DEFAULT_FLUSH_INTERVAL_MS, NumericNan, Shape, TableName
+from penstock.model.relation import Relation
+from penstock.model.shape import DEFAULT_FLUSH_INTERVAL_MS, NumericNan, Shape, ShapesFile, shape_line
 
 TOP_KEYS: Final = ("storage", "shape")
 SHAPE_KEYS: Final = ("name", "table", "where", "columns", "flush_interval_ms", "numeric_nan")
@@ -38,21 +38,6 @@ class ShapeFileError(PenstockError):
     def lines(self) -> list[str]:
         """The lines: the file's own keys first, then shape by shape."""
         return str(self).split("\n")
-
-
-@dataclass(frozen=True, slots=True)
-class ShapesFile:
-    """A file that was read and found good."""
-
-    path: str
-    """As it was given to us."""
-    storage: str
-    """An absolute directory or an `s3a://` URL, without a slash at its end."""
-    shapes: tuple[Shape, ...]
-
-    def location(self, shape: Shape) -> str:
-        """Where the shape's table is."""
-        return f"{self.storage}/{shape.name}"
 
 
 def load_shapes_file(path: Path) -> ShapesFile:
@@ -182,15 +167,15 @@ def _name(section: _Section) -> str:
     return name or ""
 
 
-def _table(section: _Section) -> TableName:
+def _table(section: _Section) -> Relation:
     example = '"public.orders"'
     text = section.text("table", example)
     if text is not None:
         try:
-            return TableName.parse(text)
+            return Relation.parse(text)
         except ValueError as error:
             section.refuse(f"table is {_shown(text)}, {error}", f"write table = {example}")
-    return TableName("", "")
+    return Relation("", "")
 
 
 def _where(section: _Section) -> str | None:
@@ -256,11 +241,6 @@ def _equal_but_for_case(words: Sequence[str]) -> list[str]:
     for word in dict.fromkeys(words):
         groups.setdefault(word.casefold(), []).append(word)
     return [" and ".join(map(_shown, group)) for group in groups.values() if len(group) > 1]
-
-
-def shape_line(file: str, place: str, found: str, fix: str) -> str:
-    """What is wrong in a file, and what to do, on one line; `place` may be empty."""
-    return ": ".join(part for part in (file, place, found) if part) + f". Fix: {fix}"
 
 
 def _shown(value: object) -> str:

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from penstock.changelog.index import Relation
 from penstock.errors import ProtocolViolation
 from penstock.model.change import Action, Boundary, Change
 from penstock.model.log_offset import BEFORE_ALL, OP_INFINITY, LogOffset
 from penstock.model.lsn import format_lsn
+from penstock.model.relation import Relation
 from penstock.model.snapshot_again import SnapshotAgain
 from penstock.postgres.catalog.table_tree import Found, Member, Tree
-from penstock.postgres.snapshot.export import Content
+from penstock.postgres.snapshot.content import Content
 from penstock.postgres.stream.walk import FrameWalk
 from penstock.shapes.following.doubts import Doubts
 from penstock.shapes.following.rewrites import Doubt, judge, without_toast

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from penstock.changelog.index import Relation
 from penstock.changelog.log import ChangeLog
 from penstock.model.log_offset import OP_INFINITY, LogOffset
+from penstock.model.relation import Relation
 from penstock.model.snapshot_again import SnapshotAgain
 from penstock.shapes.feed.collector import Append, Collector, Committed, Silence, Step
 from penstock.shapes.pace.flush_plan import FlushPlan

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from penstock.changelog.index import Relation
+from penstock.model.relation import Relation
 from penstock.model.snapshot_again import SnapshotAgain
 from penstock.postgres.catalog.table_tree import Found
 from penstock.postgres.leader.answering import Answering

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import structlog
 
-from penstock.changelog.index import Relation
 from penstock.errors import PenstockError
 from penstock.model.shape import Shape
 from penstock.model.snapshot_again import SnapshotAgain
@@ -61,7 +60,7 @@ class TableWatch:
         """Look until cancelled."""
         async with asyncio.TaskGroup() as group:
             while True:
-                trees, lsn = await self._catalog.look({Relation(*shape.table) for shape in self._shapes})
+                trees, lsn = await self._catalog.look({shape.table for shape in self._shapes})
                 await self._make_anew(self._ledger.collector.check(trees, lsn))
                 if self._ledger.collector.doubts and (self._settling is None or self._settling.done()):
                     self._settling = group.create_task(self._settle(), name="settle doubts")
@@ -75,7 +74,7 @@ class TableWatch:
         now = {tree.table.relation: tree for tree in trees}
         found = []
         for shape in self._shapes:
-            facts, tree = self._work.facts(shape.name), now.get(Relation(*shape.table))
+            facts, tree = self._work.facts(shape.name), now.get(shape.table)
             if facts is None or tree is None or shape.name in self._following:
                 continue
             # What has stopped it may have been taken back.

@@ -11,7 +11,7 @@ import structlog
 
 from penstock import fault_points
 from penstock.changelog.errors import SegmentUnreadable, not_shared
-from penstock.changelog.index import Relation, SegmentRange
+from penstock.changelog.index import SegmentRange
 from penstock.changelog.segment_reader import read_segment
 from penstock.decoding.rows import LayoutChanged, NanRefused, RowIncomplete
 from penstock.errors import PenstockError
@@ -19,6 +19,7 @@ from penstock.lake.delta.foreign_commits import ForeignCommit
 from penstock.lake.ports import JobDone, ShapeJobs
 from penstock.model.log_offset import LogOffset
 from penstock.model.lsn import format_lsn
+from penstock.model.relation import Relation
 from penstock.model.shape import Shape
 from penstock.model.snapshot_again import SnapshotAgain
 from penstock.postgres.catalog.table_catalog import ShapeCatalog
@@ -274,7 +275,7 @@ class Work:
         await self._keeper.update(lambda registry: registry.altered(shape, facts))
 
     async def _current_facts(self, shape: Shape) -> TableFacts:
-        table = Relation(*shape.table)
+        table = shape.table
         facts = (await self._catalog.facts([table])).get(table)
         if facts is None:
             raise ShapeStopped(f"{shape.table} is not in the database. Fix: bring it back, or drop the shape")

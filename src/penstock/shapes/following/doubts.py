@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 from typing import Final
 
-from penstock.changelog.index import Relation
-from penstock.postgres.snapshot.export import Content
+from penstock.model.relation import Relation
+from penstock.postgres.snapshot.content import Content
 from penstock.shapes.following.rewrites import Doubt
 from penstock.shapes.following.streamed_rows import Digest, StreamedRows
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Set
 from typing import NamedTuple
 
-from penstock.changelog.index import Relation
+from penstock.model.relation import Relation
 from penstock.postgres.catalog.table_tree import Member, Tree
 
 

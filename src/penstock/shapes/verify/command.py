@@ -11,18 +11,17 @@ from typing import NamedTuple
 import structlog
 from rich.console import Console
 
-from penstock.changelog.index import Relation
 from penstock.lake.jobs.verify_jobs import CannotCompare, VerifyJobs
 from penstock.lake.spark.session import open_session, stop_session
 from penstock.lake.spark.session_conf import check_conf
-from penstock.model.shape import Shape, definition_hash
+from penstock.model.shape import Shape, ShapesFile, definition_hash
 from penstock.postgres.catalog.table_catalog import ShapeCatalog
 from penstock.postgres.catalog.table_facts import TableFacts
 from penstock.postgres.connection import QUALIFIED_NAMES, connect_replication
 from penstock.postgres.leader.line import LeaderLine
 from penstock.postgres.timeline import identify
 from penstock.settings.settings import ShapesSettings
-from penstock.shapes.definition.shapes_file import ShapeFileError, ShapesFile
+from penstock.shapes.definition.shapes_file import ShapeFileError
 from penstock.shapes.flushing.job_runner import JobThreads
 from penstock.shapes.following.drift import compare as drift_of
 from penstock.shapes.registry.places import open_registry
@@ -80,12 +79,12 @@ async def verify(settings: ShapesSettings, file: ShapesFile, run: VerifyRun, say
         await _check_server(line, registry, settings.replication.slot)
         catalog = ShapeCatalog(line.connect)
         shapes = [shape for shape in file.shapes if run.shape in (None, shape.name)]
-        facts = await catalog.facts({Relation(*shape.table) for shape in shapes})
+        facts = await catalog.facts({shape.table for shape in shapes})
         results: dict[str, ShapeResult] = {}
         checks = []
         for shape in shapes:
             try:
-                checks.append(_check_of(shape, registry, facts.get(Relation(*shape.table))))
+                checks.append(_check_of(shape, registry, facts.get(shape.table)))
             except CannotCompare as error:
                 results[shape.name] = ShapeResult(shape.name, problem=str(error))
         if checks:

@@ -35,7 +35,6 @@ from typing import Any, Final
 import pyarrow as pa
 from psycopg import AsyncConnection
 
-from penstock.changelog.index import Relation
 from penstock.errors import PenstockError
 from penstock.lake.jobs.compare import Comparison, Counts, Difference
 from penstock.lake.jobs.verify_jobs import CannotCompare, PostgresAt, VerifyJobs
@@ -225,7 +224,7 @@ class Verification:
         try:
             places[check.shape.name] = PostgresAt(check.facts, await exported.parts(relations), exported.name)
             # They are locked now: what is still as it was stays so.
-            table = Relation(*check.shape.table)
+            table = check.shape.table
             if (await self._catalog.facts([table])).get(table) != check.facts:
                 raise CannotCompare(
                     f"{check.shape.table} was altered or truncated meanwhile. Fix: verify again"

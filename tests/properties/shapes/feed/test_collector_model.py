@@ -9,10 +9,10 @@ from typing import NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.changelog.index import Relation
 from penstock.decoding.wal2json import Wal2Json
 from penstock.model.log_offset import BEFORE_ALL, OP_INFINITY, LogOffset
 from penstock.model.lsn import format_lsn
+from penstock.model.relation import Relation
 from penstock.model.snapshot_again import SnapshotAgain
 from penstock.postgres.catalog.table_tree import Found, Member, Tree
 from penstock.postgres.stream.walk import FrameWalk

@@ -14,7 +14,7 @@ from penstock.kinesis.write.partition_key import (
     UnknownRelation,
     choose_columns,
 )
-from penstock.postgres.catalog.key_indexes import KeyIndexes
+from penstock.model.key_indexes import KeyIndexes
 
 WAL_START = 0x16_B374D848
 WAL_TEXT = "16/B374D848"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.changelog.index import Relation
+from penstock.model.relation import Relation
 from penstock.postgres.catalog.table_facts import ColumnFacts, IndexFacts, LeafFacts, TableFacts
 from penstock.postgres.catalog.table_tree import Member, Tree
 

@@ -5,14 +5,15 @@ from typing import cast
 
 import pytest
 
-from penstock.model.shape import Shape, TableName
+from penstock.model.relation import Relation
+from penstock.model.shape import Shape, ShapesFile
 from penstock.shapes.app import give_up_if_other
 from penstock.shapes.definition.reload import Reload, compare_files
-from penstock.shapes.definition.shapes_file import ShapeFileError, ShapesFile
+from penstock.shapes.definition.shapes_file import ShapeFileError
 from penstock.shapes.leadership import ShapesLeadership
 
-EDITED = Shape("a", TableName("public", "a"), where="id > 1")
-A, B, C = (Shape(name, TableName("public", name)) for name in "abc")
+EDITED = Shape("a", Relation("public", "a"), where="id > 1")
+A, B, C = (Shape(name, Relation("public", name)) for name in "abc")
 
 
 def file(*shapes: Shape, storage: str = "/lake") -> ShapesFile:

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.changelog.index import Relation
-from penstock.model.shape import Shape, TableName
+from penstock.model.relation import Relation
+from penstock.model.shape import Shape, ShapesFile
 from penstock.postgres.catalog.table_facts import (
     ColumnFacts,
     IndexFacts,
@@ -19,7 +19,6 @@ from penstock.postgres.catalog.table_facts import (
 )
 from penstock.postgres.catalog.table_tree import Member, Tree
 from penstock.shapes.definition.rules import refusals
-from penstock.shapes.definition.shapes_file import ShapesFile
 
 ORDERS = Relation("public", "orders")
 MAY = Relation("public", "orders_may")
@@ -35,7 +34,7 @@ TABLE = TableFacts(
     (PRIMARY,),
     leaves=(LeafFacts(ORDERS, identity=("id",), has_toast=True),),
 )
-SHAPE = Shape("open", TableName("public", "orders"))
+SHAPE = Shape("open", Relation("public", "orders"))
 FULL = LeafFacts(ORDERS, replica_identity="f", has_toast=True)
 
 
@@ -157,7 +156,7 @@ def test_tables_of_which_nothing_comes(facts: TableFacts, line: str) -> None:
 def test_system_tables() -> None:
     facts = TABLE._replace(tree=Tree(Member(Relation("pg_catalog", "pg_class"), 1259, 0, "")))
 
-    assert lines(facts, Shape("open", TableName("pg_catalog", "pg_class"))) == [
+    assert lines(facts, Shape("open", Relation("pg_catalog", "pg_class"))) == [
         "pg_catalog.pg_class is a system table, whose changes are not sent. Fix: name a table of your own"
     ]
 
@@ -313,7 +312,7 @@ def test_a_type_that_wal2json_cannot_write_is_refused_even_where_the_column_is_n
 
 
 def test_every_shape_is_judged() -> None:
-    shapes = (SHAPE, Shape("none", TableName("public", "none")), with_columns("note"))
+    shapes = (SHAPE, Shape("none", Relation("public", "none")), with_columns("note"))
     file = ShapesFile("f.toml", "/lake", shapes)
 
     assert refusals(file, {ORDERS: TABLE}) == [
@@ -355,7 +354,7 @@ def test_a_virtual_column_can_not_be_listed() -> None:
     facts = TABLE._replace(columns=(*TABLE.columns, ColumnFacts("v", 9, "integer", is_virtual=True)))
 
     assert lines(facts) == []
-    assert lines(facts, Shape("open", TableName(*ORDERS), columns=("id", "v"))) == [
+    assert lines(facts, Shape("open", Relation(*ORDERS), columns=("id", "v"))) == [
         "column 'v' of public.orders is generated and not stored: no change has it."
         " Fix: take it out, or make it STORED"
     ]

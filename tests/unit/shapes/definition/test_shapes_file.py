@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.model.shape import Shape, TableName, definition_hash
-from penstock.shapes.definition.shapes_file import ShapeFileError, ShapesFile, load_shapes_file
+from penstock.model.relation import Relation
+from penstock.model.shape import Shape, ShapesFile, definition_hash
+from penstock.shapes.definition.shapes_file import ShapeFileError, load_shapes_file
 
-ORDERS = Shape("orders", TableName("public", "orders"))
+ORDERS = Shape("orders", Relation("public", "orders"))
 
 
 @pytest.fixture
@@ -73,12 +74,12 @@ class TestGoodFiles:
             shapes=(
                 Shape(
                     "open_orders",
-                    TableName("public", "orders"),
+                    Relation("public", "orders"),
                     where="status <> 'closed'",
                     columns=("id", "customer", "status", "amount"),
                     flush_interval_ms=250,
                 ),
-                Shape("t2", TableName("shop", "Order Lines")),
+                Shape("t2", Relation("shop", "Order Lines")),
             ),
         )
         assert loaded.location(loaded.shapes[0]) == "s3a://bucket/lake/open_orders"
@@ -365,31 +366,31 @@ def test_shapes_survive_pickling() -> None:
 @pytest.mark.parametrize(
     ("text", "name"),
     [
-        ("public.orders", TableName("public", "orders")),
-        ("Public.ORDERS", TableName("public", "orders")),
-        ("_s._t$1", TableName("_s", "_t$1")),
-        ('"Public"."Orders"', TableName("Public", "Orders")),
-        ('shop."a.b"', TableName("shop", "a.b")),
-        ('shop."say ""hi"""', TableName("shop", 'say "hi"')),
-        ('"2"."order lines"', TableName("2", "order lines")),
-        ("große.ÄÖ", TableName("große", "ÄÖ")),
-        (f"public.{'a' * 63}", TableName("public", "a" * 63)),
+        ("public.orders", Relation("public", "orders")),
+        ("Public.ORDERS", Relation("public", "orders")),
+        ("_s._t$1", Relation("_s", "_t$1")),
+        ('"Public"."Orders"', Relation("Public", "Orders")),
+        ('shop."a.b"', Relation("shop", "a.b")),
+        ('shop."say ""hi"""', Relation("shop", 'say "hi"')),
+        ('"2"."order lines"', Relation("2", "order lines")),
+        ("große.ÄÖ", Relation("große", "ÄÖ")),
+        (f"public.{'a' * 63}", Relation("public", "a" * 63)),
     ],
 )
-def test_table_names_are_read_as_postgres_reads_them(text: str, name: TableName) -> None:
-    assert TableName.parse(text) == name
-    assert TableName.parse(str(name)) == name
+def test_table_names_are_read_as_postgres_reads_them(text: str, name: Relation) -> None:
+    assert Relation.parse(text) == name
+    assert Relation.parse(str(name)) == name
 
 
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        (TableName("public", "orders"), "public.orders"),
-        (TableName("public", "Orders"), 'public."Orders"'),
-        (TableName("a.b", 'say "hi"'), '"a.b"."say ""hi"""'),
+        (Relation("public", "orders"), "public.orders"),
+        (Relation("public", "Orders"), 'public."Orders"'),
+        (Relation("a.b", 'say "hi"'), '"a.b"."say ""hi"""'),
     ],
 )
-def test_table_names_are_quoted_where_needed(name: TableName, text: str) -> None:
+def test_table_names_are_quoted_where_needed(name: Relation, text: str) -> None:
     assert str(name) == text
 
 
@@ -402,7 +403,7 @@ def test_table_names_are_quoted_where_needed(name: TableName, text: str) -> None
 )  # fmt: skip
 def test_what_is_no_table_name(text: str) -> None:
     with pytest.raises(ValueError, match=r"^not schema.table$"):
-        TableName.parse(text)
+        Relation.parse(text)
 
 
 class TestDefinitionHash:
@@ -440,8 +441,8 @@ class TestDefinitionHash:
     def test_everything_else_is(self) -> None:
         shapes = [
             ORDERS,
-            replace(ORDERS, table=TableName("public", "Orders")),
-            replace(ORDERS, table=TableName("shop", "orders")),
+            replace(ORDERS, table=Relation("public", "Orders")),
+            replace(ORDERS, table=Relation("shop", "orders")),
             replace(ORDERS, where="a > 1"),
             replace(ORDERS, where="a > 2"),
             replace(ORDERS, columns=("id",)),

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from penstock.bench.collector_speed import one_row_transactions, seconds_for
-from penstock.changelog.index import Relation
 from penstock.decoding.wal2json import Wal2Json
 from penstock.errors import ProtocolViolation
 from penstock.model.log_offset import OP_INFINITY, LogOffset
 from penstock.model.lsn import format_lsn
+from penstock.model.relation import Relation
 from penstock.model.snapshot_again import SnapshotAgain
 from penstock.postgres.catalog.table_facts import TableFacts
 from penstock.postgres.catalog.table_tree import Found, Member, Tree
-from penstock.postgres.snapshot.export import Content
+from penstock.postgres.snapshot.content import Content
 from penstock.postgres.stream.walk import FrameWalk
 from penstock.shapes.feed import collector as collector_module
 from penstock.shapes.feed.collector import Append, Collected, Collector, Committed, Silence, Step

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from penstock.changelog.index import Relation
 from penstock.changelog.log import ChangeLog
 from penstock.changelog.runs import create_run
 from penstock.decoding.wal2json import Wal2Json
 from penstock.model.log_offset import BEFORE_ALL
 from penstock.model.lsn import format_lsn
+from penstock.model.relation import Relation
 from penstock.model.snapshot_again import SnapshotAgain
 from penstock.postgres.catalog.table_tree import Found, Member, Tree
 from penstock.postgres.leader.answering import Answering

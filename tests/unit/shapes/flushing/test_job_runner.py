@@ -11,13 +11,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from penstock.changelog.errors import ChangeLogBroken, SegmentUnreadable
-from penstock.changelog.index import Relation
 from penstock.changelog.log import ChangeLog
 from penstock.changelog.runs import create_run
 from penstock.decoding.wal2json import Wal2Json
 from penstock.errors import PenstockError
 from penstock.lake.ports import SparkGone
 from penstock.model.log_offset import LogOffset
+from penstock.model.relation import Relation
 from penstock.postgres.catalog.table_tree import Member, Tree
 from penstock.postgres.stream.walk import FrameWalk
 from penstock.shapes.feed.collector import Append, Collector, Committed

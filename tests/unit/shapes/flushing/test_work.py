@@ -13,7 +13,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from penstock.changelog.errors import LogNotShared, SegmentUnreadable
-from penstock.changelog.index import Relation
 from penstock.changelog.log import ChangeLog, LogLimits
 from penstock.changelog.runs import create_run
 from penstock.decoding.rows import DecodeError, LayoutChanged, NanRefused, RowIncomplete
@@ -22,7 +21,8 @@ from penstock.errors import PenstockError
 from penstock.lake.delta.foreign_commits import ForeignCommit
 from penstock.lake.ports import JobDone, ShapeJobs
 from penstock.model.log_offset import LogOffset
-from penstock.model.shape import Shape, TableName, definition_hash
+from penstock.model.relation import Relation
+from penstock.model.shape import Shape, definition_hash
 from penstock.model.snapshot_again import SnapshotAgain
 from penstock.postgres.catalog.table_catalog import ShapeCatalog
 from penstock.postgres.catalog.table_facts import ColumnFacts, TableFacts
@@ -46,7 +46,7 @@ TABLE = Relation("public", "t")
 OTHER = Relation("public", "other")
 TREE = Tree(Member(TABLE, 1, 1, "x"))
 FACTS = TableFacts(TREE, ())
-SHAPE = Shape("a", TableName("public", "t"))
+SHAPE = Shape("a", Relation("public", "t"))
 
 
 class FakeJobs:

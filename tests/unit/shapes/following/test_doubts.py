@@ -12,11 +12,11 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from penstock.changelog.index import Relation
 from penstock.decoding.wal2json import Wal2Json
+from penstock.model.relation import Relation
 from penstock.model.snapshot_again import SnapshotAgain
 from penstock.postgres.catalog.table_tree import Member, Tree
-from penstock.postgres.snapshot.export import Content
+from penstock.postgres.snapshot.content import Content
 from penstock.postgres.stream.walk import FrameWalk
 from penstock.shapes.feed.collector import Collector
 from penstock.shapes.flushing import table_watch

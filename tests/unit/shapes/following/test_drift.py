@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.changelog.index import Relation
-from penstock.model.shape import Shape, TableName
+from penstock.model.relation import Relation
+from penstock.model.shape import Shape
 from penstock.postgres.catalog.table_catalog import column_facts
 from penstock.postgres.catalog.table_facts import ColumnFacts, IndexFacts, LeafFacts, TableFacts, to_columns
 from penstock.postgres.catalog.table_tree import Member, Tree
@@ -17,7 +17,7 @@ ADDED = ColumnFacts("added", 4, "integer", missing="5")
 PRIMARY = IndexFacts("orders_pkey", ("id",), is_primary=True)
 LEAF = LeafFacts(ORDERS, identity=("id",))
 BEFORE = TableFacts(Tree(Member(ORDERS, 1, 1, "a")), (ID, CODE, NOTE), (PRIMARY,), leaves=(LEAF,))
-ALL = Shape("open", TableName("public", "orders"))
+ALL = Shape("open", Relation("public", "orders"))
 LISTED = Shape("open", ALL.table, columns=("id", "note"))
 WHERE = Shape("open", ALL.table, where="code > 1")
 RESNAPSHOT = "Fix: stop penstock shapes, and start it with --resnapshot open"

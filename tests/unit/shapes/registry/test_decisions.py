@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.changelog.index import Relation
 from penstock.model.log_offset import OP_INFINITY, LogOffset
-from penstock.model.shape import Shape, TableName, definition_hash
+from penstock.model.relation import Relation
+from penstock.model.shape import Shape, definition_hash
 from penstock.model.snapshot_again import SnapshotAgain
 from penstock.postgres.catalog.table_facts import TableFacts
 from penstock.postgres.catalog.table_tree import Member, Tree
@@ -23,8 +23,8 @@ from penstock.shapes.registry.decisions import (
 from penstock.shapes.registry.registry import Copy, Registry, ShapeEntry
 
 FACTS = TableFacts(Tree(Member(Relation("public", "orders"), 1, 2, "a")), ())
-ORDERS = Shape("orders", TableName("public", "orders"))
-ITEMS = Shape("items", TableName("public", "items"), where="price > 1")
+ORDERS = Shape("orders", Relation("public", "orders"))
+ITEMS = Shape("items", Relation("public", "items"), where="price > 1")
 BOTH = (ORDERS, ITEMS)
 
 
@@ -179,7 +179,7 @@ CHANGED = [
     replace(ITEMS, where="price > 2"),
     replace(ITEMS, where=None),
     replace(ITEMS, columns=("id",)),
-    replace(ITEMS, table=TableName("public", "things")),
+    replace(ITEMS, table=Relation("public", "things")),
 ]
 
 

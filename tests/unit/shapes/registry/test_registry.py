@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.changelog.index import Relation
+from penstock.model.relation import Relation
 from penstock.model.snapshot_again import SnapshotAgain
 from penstock.postgres.catalog.table_facts import ColumnFacts, TableFacts
 from penstock.postgres.catalog.table_tree import Member, Tree

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from penstock.ops.loop_probe import LoopProbe
+from penstock.status.loop_probe import LoopProbe
 
 
 class Notes:

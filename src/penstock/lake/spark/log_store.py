@@ -19,7 +19,7 @@ EXPECTED_VERSION: Final = "penstock.expectedReadVersion"
 REFUSED: Final = "penstock: a commit from version"
 """How the store begins its message about one that isn't."""
 
-_JAR: Final = Path(str(files("penstock.lake.delta") / "java" / "log_store.jar"))
+_JAR: Final = Path(str(files("penstock.lake.spark") / "java" / "log_store.jar"))
 
 
 class LogStoreMissing(PenstockError):
