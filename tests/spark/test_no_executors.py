@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from subprocess import Popen
 from typing import Any
 
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 from structlog.testing import capture_logs
 
 from penstock.lake.jobs import log_check
+from penstock.local.postgres import PrivatePostgres
 from penstock.model.relation import Relation
 from penstock.model.shape import Shape, ShapesFile
 from penstock.settings.settings import load_shapes_settings
 from penstock.shapes import app as module
 from penstock.shapes.app import Run, ShapesApp
 from penstock.shapes.progress import LoggedProgress
+from tests.servers.shapes_site import ShapesSite
 from tests.spark.conftest import Started
 
 FILE_SHAPE = Shape("t", Relation("public", "t"))
@@ -79,3 +85,36 @@ async def test_a_signal_ends_it(app: ShapesApp) -> None:
     app._cycle.stop.set()
     async with asyncio.timeout(60):
         await check
+
+
+@pytest.fixture
+def master(tmp_path: Path) -> Iterator[str]:
+    """A standalone cluster without a single worker."""
+    spark_class = Path(pyspark.__file__).parent / "bin" / "spark-class"
+    log = tmp_path / "master.log"
+    command = [str(spark_class), "org.apache.spark.deploy.master.Master"]
+    places = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
+    with log.open("wb") as output, Popen([*command, *places], stdout=output, stderr=output) as process:
+        try:
+            while (found := re.search(r"spark://127\.0\.0\.1:\d+", log.read_text())) is None:
+                assert process.poll() is None, log.read_text()
+                time.sleep(0.1)
+            yield found[0]
+        finally:
+            process.terminate()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_cluster_without_workers(
+    master: str, postgres: PrivatePostgres, database: str, tmp_path: Path
+) -> None:
+    site = ShapesSite(postgres, database, tmp_path)
+    site.sql("CREATE TABLE t (id int PRIMARY KEY)")
+    site.write_file('name = "t"\ntable = "public.t"')
+    with site.shapes("--master", master) as service:
+        said = service.wait_for_log("executors_awaited", 300.0)
+        assert f"executors of {master}" in said["waits_for"]
+        service.stop()
+        assert service.wait(120.0) == 0
+        assert "Traceback" not in service.log_text()
