@@ -1,0 +1,33 @@
+"""What `penstock check` says of numbers that an old wal2json can't write."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from penstock.postgres.preflight import PluginFacts
+from penstock.shapes import preflight
+from penstock.shapes.change_log_index import Relation
+from penstock.shapes.shape import Shape, TableName
+from penstock.shapes.shapes_file import ShapesFile
+from penstock.shapes.table_facts import ColumnFacts, TableFacts
+from penstock.shapes.table_tree import Member, Tree
+
+T = Relation("public", "t")
+COLUMNS = (
+    ColumnFacts("id", 1, "bigint"),
+    ColumnFacts("price", 2, "numeric(9,2)"),
+    ColumnFacts("ratio", 3, "real"),
+)
+FACTS = {T: TableFacts(Tree(Member(T, 1, 1, "x")), COLUMNS)}
+SHAPE = Shape("t", TableName(*T))
+
+
+def test_a_decimal_that_is_null_for_nan_in_any_case_needs_no_newer_wal2json() -> None:
+    def found(shape: Shape, *, has_strings: bool = False) -> list[str]:
+        file = ShapesFile("shapes.toml", "/lake", (shape,))
+        return [each.found for each in preflight._not_numbers(file, FACTS, PluginFacts(has_strings))]
+
+    said = "wal2json before 2.6 writes NaN and infinities as null, in "
+    assert found(SHAPE) == [f"{said}t.price, t.ratio"]
+    assert found(replace(SHAPE, numeric_nan="null")) == [f"{said}t.ratio"]
+    assert found(SHAPE, has_strings=True) == []
