@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.postgres.preflight import PluginFacts
-from penstock.shapes import preflight
-from penstock.shapes.change_log_index import Relation
-from penstock.shapes.shape import Shape, TableName
-from penstock.shapes.shapes_file import ShapesFile
-from penstock.shapes.table_facts import ColumnFacts, TableFacts
-from penstock.shapes.table_tree import Member, Tree
+from penstock.model.relation import Relation
+from penstock.model.shape import Shape, ShapesFile
+from penstock.postgres.catalog.table_facts import ColumnFacts, TableFacts
+from penstock.postgres.catalog.table_tree import Member, Tree
+from penstock.postgres.preflight.server import PluginFacts
+from penstock.shapes.definition import shapes_check as preflight
 
 T = Relation("public", "t")
 COLUMNS = (
@@ -19,7 +18,7 @@ COLUMNS = (
     ColumnFacts("ratio", 3, "real"),
 )
 FACTS = {T: TableFacts(Tree(Member(T, 1, 1, "x")), COLUMNS)}
-SHAPE = Shape("t", TableName(*T))
+SHAPE = Shape("t", Relation(*T))
 
 
 def test_a_decimal_that_is_null_for_nan_in_any_case_needs_no_newer_wal2json() -> None:
