@@ -5,13 +5,12 @@ from __future__ import annotations
 import random
 import signal
 import time
-from pathlib import Path
 
 import pytest
 
-from penstock.local.postgres import PrivatePostgres
 from tests.faults.shapes_load import Bank, Reader, assert_history_is_right, flushes_more, process_groups
 from tests.servers.capture_site import wait_until
+from tests.servers.shapes_fixtures import RunOnce
 from tests.servers.shapes_site import ShapesProcess, ShapesSite
 
 WORST_PLACES = ("snapshot.copying", "flush.committed:2")
@@ -28,8 +27,8 @@ LONG_S = 240.0
 
 
 @pytest.fixture
-def site(postgres: PrivatePostgres, database: str, tmp_path: Path) -> ShapesSite:
-    return ShapesSite(postgres, database, tmp_path)
+def site(shapes_site: ShapesSite) -> ShapesSite:
+    return shapes_site
 
 
 def java_is_gone(process: ShapesProcess) -> bool:
@@ -46,7 +45,7 @@ def java_is_gone(process: ShapesProcess) -> bool:
     ],
 )
 def test_tables_are_exact_after_kills_at_the_worst_places(
-    site: ShapesSite, fault_points: tuple[str, ...], power_cuts: int
+    site: ShapesSite, run_once: RunOnce, fault_points: tuple[str, ...], power_cuts: int
 ) -> None:
     rng = random.Random(31)
     bank, reader = Bank(site, seed=31), Reader(site)
@@ -64,10 +63,8 @@ def test_tables_are_exact_after_kills_at_the_worst_places(
                 time.sleep(rng.uniform(0, 0.5))
                 process.kill9()
             bank.assert_slot_holds_what_is_missing()
-    with site.shapes() as process:
-        bank.wait_exact(process)
-        process.stop()
-        assert process.wait(LONG_S) == 0
+    site.wait_until_nobody_leads()
+    assert run_once(site, STALL_S=str(LONG_S)) == 0
     bank.assert_exact()
     assert_history_is_right(site)
     assert len(reader.versions) > len(fault_points)
