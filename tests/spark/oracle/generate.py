@@ -10,6 +10,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -94,14 +95,30 @@ def worlds(draw: st.DrawFn) -> World:
     """Two to four tables, a shape or two over each, two or three writers."""
     made = tuple(draw(tables(f"t{index}")) for index in range(draw(st.integers(2, 4))))
     over = [*range(len(made)), *draw(st.lists(st.integers(0, len(made) - 1), min_size=1, max_size=2))]
+    kept = tuple(draw(shapes(made, index)) for index in over)
     first = tuple(Transaction(draw(inserts(table))) for table in made)
     writer = st.lists(transactions(made), min_size=8, max_size=14).map(lambda each: (*first, *each))
     return World(
         made,
-        tuple(draw(shapes(made, index)) for index in over),
+        kept,
         tuple(draw(st.lists(writer, min_size=2, max_size=3))),
         tuple(draw(st.lists(st.integers(0, 2), min_size=5, max_size=20))),
+        (*(draw(edits(made, shape)) for shape in kept), draw(shapes(made, draw(st.sampled_from(over))))),
     )
+
+
+@st.composite
+def edits(draw: st.DrawFn, all_tables: tuple[Table, ...], shape: ShapeOf) -> ShapeOf | None:
+    """What becomes of a shape when somebody edits the file."""
+    match draw(st.sampled_from(["stays", "goes", "stays", "is edited", "hurries"])):
+        case "goes":
+            return None
+        case "is edited":
+            return draw(shapes(all_tables, shape.table))
+        case "hurries":
+            return replace(shape, flush_interval_ms=20)
+        case _:
+            return shape
 
 
 def generate(seed_: int, size: int) -> Round:

@@ -16,7 +16,11 @@ _POINTS = re.compile(r"SAVEPOINT|RELEASE|ROLLBACK TO")
 
 def only(world: World, shape: int) -> World:
     """One shape and its table, and of the statements those that have to do with it."""
-    table = world.tables[world.shapes[shape].table]
+    before = world.shapes[shape] if shape < len(world.shapes) else None
+    after = world.reloaded[shape] if shape < len(world.reloaded) else before
+    known = before or after
+    assert known is not None
+    table = world.tables[known.table]
     named = re.compile(rf"\b{table.name}(_\d+)*\b")
 
     def kept(statement: str) -> str | None:
@@ -25,7 +29,12 @@ def only(world: World, shape: int) -> World:
         return statement if named.search(statement) or _POINTS.match(statement) else None
 
     statements = _map_statements(world, lambda _, statement: kept(statement))
-    return replace(statements, tables=(table,), shapes=(replace(world.shapes[shape], table=0),))
+    return replace(
+        statements,
+        tables=(table,),
+        shapes=(replace(known, table=0),),
+        reloaded=(replace(after or known, table=0),),
+    )
 
 
 def size_of(world: World) -> int:

@@ -8,7 +8,7 @@ from tests.spark.oracle.compare import Difference
 from tests.spark.oracle.life import Round
 from tests.spark.oracle.reduce import only
 from tests.spark.oracle.runner import parse_shape_name
-from tests.spark.oracle.world import World
+from tests.spark.oracle.world import ShapeOf, World
 
 
 def command(round_: Round) -> str:
@@ -32,13 +32,19 @@ def script(world: World) -> Iterator[str]:
     for table in world.tables:
         yield from (f"  {statement};" for statement in table.create())
     for shape in world.shapes:
-        table = world.tables[shape.table]
-        yield f"  the shape: {shape.query('w', table)}"
-        if shape.where is not None:
-            yield f"  in Spark: {shape.where.to_sql('spark')}"
+        yield from _described("the shape", world, shape)
+    for reloaded in world.reloaded:
+        if reloaded is not None and reloaded not in world.shapes:
+            yield from _described("reloaded", world, reloaded)
     for number, writer in enumerate(world.writers):
         for transaction in writer:
             yield f"  -- writer {number}"
             yield from (f"  {statement};" for statement in transaction.statements)
             yield "  COMMIT;" if transaction.commit else "  ROLLBACK;"
     yield f"  turns of the writers: {world.turns}"
+
+
+def _described(what: str, world: World, shape: ShapeOf) -> Iterator[str]:
+    yield f"  {what}: {shape.query('w', world.tables[shape.table])}"
+    if shape.where is not None:
+        yield f"  in Spark: {shape.where.to_sql('spark')}"

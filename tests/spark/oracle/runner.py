@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from penstock.local.postgres import PrivatePostgres
 from tests.servers.shapes_site import ShapesProcess, ShapesSite
 from tests.spark.oracle.compare import Difference, compare
 from tests.spark.oracle.life import Life, Round
 from tests.spark.oracle.player import Player
+from tests.spark.oracle.strangers import Disturbances
+from tests.spark.oracle.tables import Table
 from tests.spark.oracle.tricks import is_trick
+from tests.spark.oracle.world import Reload, ShapeOf, World, reload_of
+
+Events = Sequence[Mapping[str, Any]]
+Once = Callable[[ShapesSite], Events]
 
 _PATIENCE_S = 240.0
 # How long a job takes says nothing here: the machine may be busy with others.
@@ -26,12 +35,28 @@ class RoundRunner:
     Each life has three parts of the writers' statements: while the service starts, while it makes its
     snapshots or catches up, and when it has caught up. Transactions that are open at the end of a life go on
     in the next. None is open while somebody waits for the service: a snapshot waits for them.
+
+    One life is disturbed when it has caught up: strangers commit to its tables, and the shapes file is
+    another one, which it reads at a SIGHUP while the writers go on. Strangers also come between two lives.
     """
 
-    def __init__(self, postgres: PrivatePostgres, database: str, directory: Path, round_: Round) -> None:
+    def __init__(
+        self,
+        postgres: PrivatePostgres,
+        database: str,
+        directory: Path,
+        round_: Round,
+        once: Once | None = None,
+    ) -> None:
+        """`once`: runs the last life; gives what was logged."""
         self._postgres = postgres
         self._site = ShapesSite(postgres, database, directory)
         self._round = round_
+        self._once = once or _once
+        self._shapes = _named(round_.worlds, lambda world: world.shapes)
+        self._gone: dict[str, int] = {}
+        self._past: list[Mapping[str, Any]] = []
+        self._disturbances = Disturbances()
         conninfo = postgres.conninfo(database)
         self._players = [Player(conninfo, _schema(index), world) for index, world in enumerate(round_.worlds)]
         self._began = time.monotonic()
@@ -59,35 +84,44 @@ class RoundRunner:
             for player in self._players:
                 player.close()
         self._note("the last life: --once")
-        self._site.once(timeout=_PATIENCE_S, STALL_S=_STALL_S)
+        self._site.wait_until_nobody_leads()
+        self._past += self._once(self._site)
         self._note("compared for the last time")
+        self._settle(self._past)
         return self.differences()
 
     def differences(self) -> list[Difference]:
         """Compare every shape; nobody writes meanwhile, and the service has everything."""
         found = []
-        for index, world in enumerate(self._round.worlds):
-            for number, shape in enumerate(world.shapes):
-                table, name = world.tables[shape.table], shape_name(index, number)
-                rows = self._site.sql(shape.query(_schema(index), table))
-                columns = [column.name for column in shape.stored(table)]
-                difference = compare(name, self._site.table(name), columns, rows)
-                self.compared += 1
-                if difference is not None:
-                    found.append(difference)
+        for name, shape in self._shapes.items():
+            columns = [column.name for column in shape.stored(self._table(name))]
+            difference = compare(name, self._site.table(name), columns, self._site.sql(self._query(name)))
+            self.compared += 1
+            if difference is not None:
+                found.append(difference)
         return found
 
     def _create(self) -> None:
-        sections = []
         for index, world in enumerate(self._round.worlds):
             statements = [f"CREATE SCHEMA {_schema(index)}", f"SET search_path = {_schema(index)}"]
             for table in world.tables:
                 statements += table.create()
             self._site.sql("; ".join(statements))
-            for number, shape in enumerate(world.shapes):
-                table = world.tables[shape.table]
-                sections.append(shape.to_toml(shape_name(index, number), _schema(index), table))
-        self._site.write_file(*sections)
+        self._write_file()
+
+    def _write_file(self) -> None:
+        self._site.write_file(
+            *(
+                shape.to_toml(name, _schema(parse_shape_name(name)[0]), self._table(name))
+                for name, shape in self._shapes.items()
+            )
+        )
+
+    def _table(self, name: str) -> Table:
+        return self._round.worlds[parse_shape_name(name)[0]].tables[self._shapes[name].table]
+
+    def _query(self, name: str) -> str:
+        return self._shapes[name].query(_schema(parse_shape_name(name)[0]), self._table(name))
 
     def _live(self, life: Life) -> list[Difference]:
         over = {"PENSTOCK_FAULT_POINT": life.fault_point} if life.fault_point else {}
@@ -103,6 +137,8 @@ class RoundRunner:
                 self._postgres.start()
             self._finish_open()
             found = self._caught_up(service)
+            if life.disturbed and not found:
+                found = self._disturb(life, service)
             self._play()
             assert service.running or life.ending == "fault", "penstock has ended"
             if life.ending == "fault":
@@ -111,13 +147,69 @@ class RoundRunner:
             elif life.ending == "stop":
                 service.stop()
                 assert service.wait(_PATIENCE_S) == 0, "a service that is stopped ends with 0"
-            return found
+        if not life.disturbed:
+            self._let_in(life, list(self._shapes))
+        return found
+
+    def _disturb(self, life: Life, service: ShapesProcess) -> list[Difference]:
+        """Strangers come, and the file is another one; writers go on meanwhile."""
+        before, self._shapes = self._shapes, _named(self._round.worlds, lambda world: world.reloaded)
+        reload = reload_of(before, self._shapes)
+        as_before = self._shapes.keys() - {*reload.added, *reload.edited}
+        # Nobody looks at a table again before there is something for it.
+        harmed = self._let_in(
+            life, [name for name in sorted(as_before) if self._site.sql(self._query(name))], service
+        )
+        for name in harmed:
+            key = self._table(name).key[0]
+            schema = _schema(parse_shape_name(name)[0])
+            self._site.sql(f'UPDATE {schema}.{self._table(name).name} SET "{key}" = "{key}"')
+        self._reload(reload, service)
+        self._play()
+        self._finish_open()
+        found = self._caught_up(service)
+        self._gone = {name: self._site.version(name) for name in reload.removed}
+        return found
+
+    def _let_in(self, life: Life, names: list[str], service: ShapesProcess | None = None) -> list[str]:
+        """Strangers do what they do to these shapes' tables; returns those where it may harm."""
+        harmed = []
+        names = [name for name in names if (self._site.table(name) / "_delta_log").exists()]
+        for stranger in life.strangers if names else ():
+            name = names[stranger.shape % len(names)]
+            columns = self._shapes[name].stored(self._table(name))[self._table(name).key_length :]
+            column = next((each.name for each in columns if not each.not_null), None)
+            events = len(self._events(service))
+            changed = stranger.act(self._site.table(name), column)
+            self._note(f"others: {stranger.deed} on {name}{'' if changed else ', which changes no row'}")
+            self._disturbances.note(name, changed_rows=changed, events=events)
+            if changed:
+                harmed.append(name)
+        return harmed
+
+    def _reload(self, reload: Reload, service: ShapesProcess) -> None:
+        """Write the file as it is now, and wait until the service goes by it."""
+        leaderships = len(service.events("streaming"))
+        self._write_file()
+        os.kill(service.pid, signal.SIGHUP)
+        said = service.wait_for_log("reloaded", _PATIENCE_S)
+        assert Reload(*(sorted(said[what]) for what in Reload._fields)) == reload
+        self._note(str(reload))
+        if any(reload):
+            service.wait_for_log("streaming", _PATIENCE_S, count=leaderships + 1)
+        for name in (*reload.added, *reload.edited):
+            service.wait_for_reason(name, "", _PATIENCE_S)
+
+    def _events(self, service: ShapesProcess | None) -> Events:
+        """All that was logged in all lives."""
+        return [*self._past, *(service.events() if service is not None else ())]
 
     @contextmanager
     def _service(self, over: dict[str, str]) -> Iterator[ShapesProcess]:
         with self._site.shapes(STALL_S=_STALL_S, **over) as service:
             yield service
             service.kill9()
+            self._past += service.events()
 
     def _play(self) -> None:
         parts = _PARTS_OF_A_LIFE * len(self._round.lives) + 1
@@ -151,12 +243,18 @@ class RoundRunner:
             # What the stream doesn't tell is seen by the next look at the catalog, and then copied.
             time.sleep(1)
             found = self.differences() if service.running else []
+        if not found and service.running:
+            self._settle(self._events(service))
         return found
 
+    def _settle(self, events: Events) -> None:
+        """All is equal again: what strangers did was noticed, and what is gone was left alone."""
+        self._disturbances.settle(events)
+        for name, version in self._gone.items():
+            assert self._site.version(name) == version, f"{name} is not in the file any more"
+
     def _may_be_late(self, shape: str) -> bool:
-        index, number = parse_shape_name(shape)
-        world = self._round.worlds[index]
-        table = world.tables[world.shapes[number].table]
+        world, table = self._round.worlds[parse_shape_name(shape)[0]], self._table(shape)
         return any(
             is_trick(statement) and table.name in statement
             for writer in world.writers
@@ -169,6 +267,22 @@ class RoundRunner:
 
     def _is_over(self, service: ShapesProcess) -> bool:
         return not service.running or self._site.confirmed_lsn() >= self._site.wal_lsn()
+
+
+def _once(site: ShapesSite) -> Events:
+    return site.once(timeout=_PATIENCE_S, STALL_S=_STALL_S)
+
+
+def _named(
+    worlds: Sequence[World], shapes: Callable[[World], Sequence[ShapeOf | None]]
+) -> dict[str, ShapeOf]:
+    """The shapes of all worlds by their names."""
+    return {
+        shape_name(index, number): shape
+        for index, world in enumerate(worlds)
+        for number, shape in enumerate(shapes(world))
+        if shape is not None
+    }
 
 
 def shape_name(world: int, shape: int) -> str:

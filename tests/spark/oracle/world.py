@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tests.spark.oracle.filters import Filter
 from tests.spark.oracle.kinds import KINDS
@@ -31,6 +33,14 @@ class ShapeOf:
         if self.columns is not None:
             lines.append(f"columns = [{', '.join(map(_toml, self.columns))}]")
         return "\n".join(lines)
+
+    def holds_as(self, other: ShapeOf) -> bool:
+        """Whether both hold the same; only the pace may differ."""
+        return self._held() == other._held()
+
+    def _held(self) -> tuple[object, ...]:
+        where = self.where and self.where.to_sql("spark")
+        return self.table, where, self.columns and frozenset(self.columns)
 
     def stored(self, table: Table) -> tuple[Column, ...]:
         """The columns that it keeps."""
@@ -66,6 +76,28 @@ class World:
     """The transactions of each writer; each has a connection of its own."""
     turns: tuple[int, ...]
     """Whose statement is next, again and again from the beginning, until all is done."""
+    reloaded: tuple[ShapeOf | None, ...] = ()
+    """The shapes after the file was read again: None is gone, and those at the end are new."""
+
+
+class Reload(NamedTuple):
+    """What a service that reads another file has to find, by name."""
+
+    added: list[str]
+    removed: list[str]
+    edited: list[str]
+    altered: list[str]
+
+
+def reload_of(before: Mapping[str, ShapeOf], now: Mapping[str, ShapeOf]) -> Reload:
+    """What is different between two files; sorted."""
+    other = sorted(name for name in before.keys() & now.keys() if before[name] != now[name])
+    return Reload(
+        sorted(now.keys() - before.keys()),
+        sorted(before.keys() - now.keys()),
+        [name for name in other if not before[name].holds_as(now[name])],
+        [name for name in other if before[name].holds_as(now[name])],
+    )
 
 
 def _toml(text: str) -> str:
