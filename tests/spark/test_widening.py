@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from penstock.decoding.rows import Column
 from penstock.decoding.widening import TYPE_WIDENING, can_be_widened
+from penstock.lake.delta.rearrange import rewrite
 from penstock.lake.delta.table import AppId, ShapeTable
 from penstock.lake.jobs.difference import merge_difference
 from penstock.lake.spark.session import shape_session
@@ -136,6 +137,26 @@ class TestTable:
         counts = [metrics[f"numTargetRows{what}"] for what in ("Inserted", "Updated", "Deleted")]
         assert counts == ["1", "1", "1"], "-0.0 is another value"
 
+    def test_the_change_feed_has_what_differs(self, spark: SparkSession, table: ShapeTable) -> None:
+        spark.sql(
+            f"ALTER TABLE delta.`{table.path}` SET TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')"
+        )
+        before = table.read_state().version
+        rows = spark.createDataFrame(
+            [(1, Decimal("1.25"), 0.1), (3, Decimal("3.00"), -0.0), (4, None, None)],
+            "id bigint, d decimal(10,2), r float",
+        )
+        assert merge_difference(table, rows, 200, ["id"]) == 200
+
+        feed = spark.read.format("delta").option("readChangeFeed", "true")
+        # Delta refuses a range that begins before the new type.
+        changes = feed.option("startingVersion", before + 1).load(table.path)
+
+        assert sorted((row["_change_type"], row["id"]) for row in changes.collect()) == [
+            ("delete", 2),
+            ("insert", 4),
+        ]
+
     def test_files_with_the_former_type_are_found_by_what_they_hold(
         self, spark: SparkSession, table: ShapeTable
     ) -> None:
@@ -144,6 +165,29 @@ class TestTable:
         found = spark.read.format("delta").load(table.path)
         for condition, count in (("id = 2L", 1), ("id > 2L", 1), ("d = 1.25BD", 1), ("d < 3BD", 1)):
             assert found.where(condition).count() == count, condition
+
+    def test_upkeep_and_a_new_snapshot_keep_to_wider_types(
+        self, spark: SparkSession, table: ShapeTable, tmp_path: Path
+    ) -> None:
+        table.change_types({"id": "bigint", "d": "decimal(12,2)"})
+        before = in_spark(spark, tmp_path / "table")
+        rewrite(spark, table.path, table.files(["id"]).all(), ["id"], 10)
+        assert in_spark(spark, tmp_path / "table") == before
+        assert table.state_to_build_on().offset == 100
+
+        table.overwrite_from(spark.createDataFrame([(1, "x")], "id bigint, d string"), 300, ["id"])
+
+        assert table.may_widen(), "it is the owner's to take it back"
+
+    def test_tables_are_made_so_that_they_may_be_widened(self, spark: SparkSession, tmp_path: Path) -> None:
+        """As docs/shapes.md says how."""
+        name = f"spark.databricks.delta.properties.defaults.{TYPE_WIDENING.removeprefix('delta.')}"
+        spark.conf.set(name, "true")
+        made = ShapeTable(spark, str(tmp_path / "table"), AppId("1", "shape", 1))
+        made.overwrite_from(spark.createDataFrame([(1,)], "id int"), 100, ["id"])
+        assert made.may_widen()
+        made.change_types({"id": "bigint"})
+        assert in_spark(spark, tmp_path / "table") == [(1,)]
 
     def test_what_is_not_merely_wider_is_replaced(self, spark: SparkSession, table: ShapeTable) -> None:
         for ddl, version in (

@@ -2,8 +2,8 @@
 
 A rewrite of the Postgres table (`integer` to `bigint`) may have changed any value (`USING id * 10`), so all
 rows are read, as by any snapshot. But those that are as they were stay where they are: the table keeps its
-files, its history and its change feed. It is right whatever the rewrite did, because it is no guess: what
-differs is written.
+files and its history, and its change feed goes on. It is right whatever the rewrite did, because it is no
+guess: what differs is written.
 
 1. Only for a table with the property TYPE_WIDENING, of the same columns, some of them wider now; and only if
    all commits since ours left its rows. Else the table is replaced.

@@ -19,6 +19,8 @@ def commit(operation: str, *actions: dict[str, Any]) -> list[dict[str, Any]]:
         (commit("OPTIMIZE", {"add": {"dataChange": False}}, {"remove": {"dataChange": False}}), None),
         (commit("SET TBLPROPERTIES", {"metaData": {}}, {"protocol": {}}), None),
         (commit("VACUUM END"), None),
+        (commit("CHANGE COLUMN", {"metaData": {}}), None),
+        (commit("CHANGE COLUMNS", {"metaData": {}}), None),
         (commit("OPTIMIZE", {"add": {"dataChange": True}}), "OPTIMIZE by X changed rows"),
         (commit("RESTORE", {"remove": {}}), "RESTORE by X changed rows"),
         (
