@@ -13,11 +13,12 @@ from psycopg import AsyncConnection
 from psycopg.conninfo import conninfo_to_dict
 
 from penstock.decoding.rows import Column
+from penstock.decoding.wal2json import is_unreadable
 from penstock.errors import ConnectionFailed
 from penstock.local.postgres import PrivatePostgres
 from penstock.model.relation import Relation
 from penstock.postgres.catalog.table_catalog import ShapeCatalog
-from penstock.postgres.catalog.table_facts import IndexFacts, LeafFacts, TableFacts, is_unreadable, to_columns
+from penstock.postgres.catalog.table_facts import IndexFacts, LeafFacts, TableFacts, to_columns
 from penstock.postgres.catalog.table_tree import Found, Member, Tree
 from penstock.postgres.connection import PINNED_SESSION, connect
 

@@ -52,7 +52,7 @@ def streamed(postgres: PrivatePostgres, database: str, slot: str) -> StreamedRow
     words = ", ".join(f"'{word}'" for option in options.items() for word in option)
     pins = [pin.split("=", 1) for pin in f"{PINNED_SESSION} {QUALIFIED_NAMES}".replace("-c ", "").split()]
     session = "; ".join(f"SET {name} = '{value}'" for name, value in pins)
-    rows = StreamedRows(0)
+    rows = StreamedRows(Wal2Json(), 0)
     query = f"{session}; SELECT data FROM pg_logical_slot_get_changes('{slot}', NULL, NULL, {words})"
     for (data,) in postgres.psql(query, database):
         if Wal2Json().action(data.encode()) not in NOT_CHANGES and '"table":"t"' in data:

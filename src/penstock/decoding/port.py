@@ -7,7 +7,7 @@ the lake are the same for all.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -38,6 +38,33 @@ class RowChange(msgspec.Struct, gc=False, frozen=True):
     """The old row's replica identity (update, delete)."""
     pk: msgspec.Raw = msgspec.Raw(b"")
     """The primary key's columns, in the plugin's own words: they differ where the key does."""
+
+
+class Cell(msgspec.Struct, gc=False, frozen=True):
+    """A column of a row with its type, and its value as JSON text."""
+
+    name: str
+    type: str
+    """As `format_type` prints it, or as the plugin spells it (`frame_type`)."""
+    value: msgspec.Raw
+
+
+class KeyColumn(msgspec.Struct, gc=False, frozen=True):
+    """A column of the primary key."""
+
+    name: str
+
+
+class Cells(msgspec.Struct, gc=False, frozen=True):
+    """All that a change says."""
+
+    action: str
+    """An Action's value."""
+    columns: list[Cell] = []
+    """The new row (insert, update); unchanged TOAST columns are absent."""
+    identity: list[Cell] = []
+    """The old row's replica identity (update, delete)."""
+    pk: list[KeyColumn] = []
 
 
 class Summary(msgspec.Struct, gc=False, frozen=True):
@@ -92,6 +119,12 @@ class Decoder(Protocol):
     def row(self, payload: bytes) -> RowChange:
         """Read a change of a row; Unreadable if it isn't one."""
 
+    def cells(self, payload: bytes) -> Cells:
+        """Read all of a change; Unreadable if it isn't one."""
+
+    def printed(self, cell: Cell) -> str | None:
+        """What Postgres prints of a value; None for null."""
+
     def relation(self, payload: bytes) -> Relation | None:
         """The table of a change, however unreadable its rest is; None if not even that can be told."""
 
@@ -109,6 +142,9 @@ class Decoder(Protocol):
 
         A server that doesn't know one of them refuses; the last ones are understood by all.
         """
+
+    def table_options(self, relations: Collection[Relation]) -> Mapping[str, str]:
+        """Plugin options with which only changes of these tables are sent, whole rows."""
 
     def scanner(self) -> KeyScanner:
         """A scanner that has learnt nothing yet."""

@@ -1,4 +1,4 @@
-"""Decode: what Postgres says about rows, as typed Arrow columns. Frames of wal2json, and COPY's text.
+"""Rows: what Postgres says about them, as typed Arrow columns. Frames of the stream, and COPY's text.
 
 `ChangeDecoder` turns the frames of one table into record batches with these columns:
 
@@ -33,6 +33,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.decoding.plugins import decoder_for
+from penstock.decoding.port import Cell, Cells, Unreadable
 from penstock.decoding.type_map import LakeType, copy_texts, is_nan, json_texts, lake_type
 from penstock.decoding.widening import has_more_digits
 from penstock.errors import PenstockError
@@ -95,20 +97,6 @@ class Column(NamedTuple):
         return self.lake.parse(pc.if_else(is_nan(texts), None, texts) if self.loses_nan else texts)
 
 
-class _Cell(msgspec.Struct, gc=False, frozen=True):
-    name: str
-    type: str
-    value: msgspec.Raw
-
-
-class _Frame(msgspec.Struct, gc=False, frozen=True):
-    action: str
-    columns: list[_Cell] = []
-    identity: list[_Cell] = []
-
-
-_decode_frame = msgspec.json.Decoder(_Frame).decode
-
 _Row = list[msgspec.Raw]
 _Place = tuple[int, int]
 
@@ -144,7 +132,7 @@ class ChangeDecoder:
     `relation` is its name for messages, `columns` are those to decode, `key` names the key's. Columns with
     the names `others` are passed over (a shape that lists its columns); any more mean LayoutChanged.
     `filtered`: a `where` will judge the rows. Then an update without one of the columns `must_come`, whose
-    identity has no more than the key (so that it isn't FULL), is RowIncomplete.
+    identity has no more than the key (so that it isn't FULL), is RowIncomplete. `plugin` wrote the frames.
     """
 
     def __init__(
@@ -156,7 +144,9 @@ class ChangeDecoder:
         others: Collection[str] = (),
         filtered: bool = False,
         must_come: Collection[str] = (),
+        plugin: str = "wal2json",
     ) -> None:
+        self._plugin = plugin
         self._relation = relation
         self._columns = tuple(columns)
         self._others = frozenset(others)
@@ -186,15 +176,16 @@ class ChangeDecoder:
     def decode(self, offsets: Iterable[tuple[int, int]], payloads: Iterable[bytes]) -> pa.RecordBatch:
         """The changes in these frames, in order; `offsets` are LogOffsets. At most 2 GiB in one call."""
         changes = _Changes()
+        cells = decoder_for(self._plugin).cells
         for at, payload in zip(offsets, payloads, strict=True):
             try:
-                frame = _decode_frame(payload)
-            except (msgspec.DecodeError, UnicodeDecodeError):
-                raise self._error(at, "the payload is not the JSON that wal2json promises") from None
+                frame = cells(payload)
+            except Unreadable as error:
+                raise self._error(at, str(error)) from None
             self._add(changes, at, frame)
         return self._batch(changes)
 
-    def _add(self, changes: _Changes, at: _Place, frame: _Frame) -> None:
+    def _add(self, changes: _Changes, at: _Place, frame: Cells) -> None:
         match frame.action:
             case "I":
                 row = self._row(at, frame.columns, self._new)
@@ -211,7 +202,7 @@ class ChangeDecoder:
             case _:
                 raise self._error(at, "the frame is no insert, update, delete or truncate")
 
-    def _add_update(self, changes: _Changes, at: _Place, frame: _Frame) -> None:
+    def _add_update(self, changes: _Changes, at: _Place, frame: Cells) -> None:
         row = self._row(at, frame.columns, self._blank)
         old = self._row(at, frame.identity, self._blank)
         self._require_key(at, old)
@@ -227,7 +218,7 @@ class ChangeDecoder:
         changes.old_keys[len(changes.rows)] = old
         changes.add((at[0], at[1] + 1), "insert", row, absent)
 
-    def _row(self, at: _Place, cells: list[_Cell], otherwise: _Row) -> _Row:
+    def _row(self, at: _Place, cells: list[Cell], otherwise: _Row) -> _Row:
         row = otherwise.copy()
         known = self._known
         for cell in cells:
@@ -239,7 +230,7 @@ class ChangeDecoder:
                 row[place] = cell.value
         return row
 
-    def _place_of(self, at: _Place, cell: _Cell) -> int | None:
+    def _place_of(self, at: _Place, cell: Cell) -> int | None:
         """Where a column goes that is met for the first time: None if it isn't wanted."""
         place = self._places.get(cell.name)
         if place is None and cell.name not in self._others:
@@ -258,7 +249,7 @@ class ChangeDecoder:
                 name = self._columns[place].name
                 raise self._error(at, f"the frame lacks the key's column {name}", RowIncomplete)
 
-    def _require_judgeable(self, at: _Place, row: _Row, identity: list[_Cell]) -> None:
+    def _require_judgeable(self, at: _Place, row: _Row, identity: list[Cell]) -> None:
         lacking = self._must_come.intersection(self._absent(row) or ())
         if lacking and self._key_names.issuperset(cell.name for cell in identity):
             what = f"the frame lacks {', '.join(sorted(lacking))}, so where can't judge the row"

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Final
 
 import msgspec
 
 from penstock.decoding.key_scan import Wal2JsonKeyScanner
-from penstock.decoding.port import NamedType, RowChange, Summary, TransactionEnds, Unreadable
+from penstock.decoding.port import (
+    Cell,
+    Cells,
+    KeyColumn,
+    NamedType,
+    RowChange,
+    Summary,
+    TransactionEnds,
+    Unreadable,
+)
 from penstock.model.change import Action
 from penstock.model.lsn import parse_lsn
 from penstock.model.relation import Relation
@@ -22,6 +32,7 @@ _NO_IDENTITY: Final = re.compile(
     r'no tuple identifier for (?:UPDATE|DELETE) in table "(.+)"\."(.+)"', re.DOTALL
 )
 _MOST_RELATIONS: Final = 20_000
+_SPECIAL: Final = re.compile(r"([\\,.*' ])")
 
 
 class _Boundary(msgspec.Struct, gc=False, frozen=True):
@@ -31,25 +42,11 @@ class _Boundary(msgspec.Struct, gc=False, frozen=True):
     nextlsn: str | None = None
 
 
-class _Named(msgspec.Struct, gc=False):
-    name: str
-
-
-class _Typed(msgspec.Struct, gc=False, frozen=True):
-    name: str
-    type: str = ""
-
-
-class _Cells(msgspec.Struct, gc=False, frozen=True):
-    columns: list[_Typed] = []
-    identity: list[_Typed] = []
-
-
 _decode_change = msgspec.json.Decoder(RowChange).decode
 _decode_boundary = msgspec.json.Decoder(_Boundary).decode
 _decode_summary = msgspec.json.Decoder(Summary).decode
-_decode_names = msgspec.json.Decoder(list[_Named]).decode
-_decode_cells = msgspec.json.Decoder(_Cells).decode
+_decode_names = msgspec.json.Decoder(list[KeyColumn]).decode
+_decode_cells = msgspec.json.Decoder(Cells).decode
 _decode_text = msgspec.json.Decoder(str).decode
 
 
@@ -82,6 +79,27 @@ class Wal2Json:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise Unreadable("the payload is not the JSON that wal2json format 2 promises") from error
 
+    def cells(self, payload: bytes) -> Cells:
+        """Read all of a change; Unreadable if it isn't one."""
+        try:
+            return _decode_cells(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise Unreadable("the payload is not the JSON that wal2json format 2 promises") from error
+
+    def printed(self, cell: Cell) -> str | None:
+        """What Postgres prints of a value, from what wal2json made of that."""
+        raw = bytes(cell.value)
+        match raw[:1]:
+            case b"n":
+                return None
+            case b"t" | b"f":
+                return raw[:1].decode()
+            case b'"':
+                text = _decode_text(raw)
+                return f"\\x{text}" if cell.type == "bytea" else text
+            case _:
+                return raw.decode()
+
     def relation(self, payload: bytes) -> Relation | None:
         """The table of a change, however unreadable its rest is; None if not even that can be told."""
         names = _NAMES.search(payload)
@@ -97,8 +115,8 @@ class Wal2Json:
     def columns(self, payload: bytes) -> list[NamedType] | None:
         """The columns of the new row, or else of the old one's identity; None if it can't be read."""
         try:
-            cells = _decode_cells(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+            cells = self.cells(payload)
+        except Unreadable:
             return None
         return [NamedType(cell.name, cell.type) for cell in cells.columns or cells.identity]
 
@@ -128,6 +146,15 @@ class Wal2Json:
             for numeric_as_string in (True, False)
         ]
 
+    def table_options(self, relations: Collection[Relation]) -> dict[str, str]:
+        """Plugin options with which only changes of these tables are sent."""
+        return replication_options(
+            include_timestamp=False,
+            include_lsn=False,
+            include_pk=False,
+            add_tables=",".join(f"{_literal(each.schema)}.{_literal(each.table)}" for each in relations),
+        )
+
     def scanner(self) -> Wal2JsonKeyScanner:
         """A scanner that has learnt nothing yet."""
         return Wal2JsonKeyScanner()
@@ -136,6 +163,11 @@ class Wal2Json:
         """The table of a change that wal2json has dropped for want of a replica identity."""
         match = _NO_IDENTITY.search(notice)
         return None if match is None else Relation(*match.groups())
+
+
+def _literal(name: str) -> str:
+    """A name as wal2json's lists of tables take it."""
+    return _SPECIAL.sub(r"\\\1", name)
 
 
 def _lsn(text: str | None) -> int | None:
@@ -178,3 +210,21 @@ def replication_options(
 
 def _flag(value: bool) -> str:
     return "true" if value else "false"
+
+
+def frame_type(printed: str) -> str:
+    """What a frame says of a type that `format_type` prints like this.
+
+    wal2json takes a name that begins with a quote for one that is quoted as a whole, and writes it into the
+    JSON as it is. So the quotes are lost; where more stands inside or behind them, the JSON is broken.
+    """
+    if is_unreadable(printed) or not printed.startswith('"') or printed.endswith("]"):
+        return printed
+    return printed[1:-1]
+
+
+def is_unreadable(printed: str) -> bool:
+    """Whether a frame with a column of this type is no JSON."""
+    if not printed.startswith('"') or printed.endswith("]"):
+        return False
+    return not printed.endswith('"') or any(each in '"\\' for each in printed[1:-1])

@@ -11,13 +11,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -29,6 +28,8 @@ from penstock.changelog.index import SegmentRange
 from penstock.changelog.scan import ScannedRun, scan_run
 from penstock.changelog.segment import SUFFIX
 from penstock.changelog.segment_reader import read_segment
+from penstock.decoding.plugins import decoder_for
+from penstock.decoding.port import Cell, Cells, Unreadable
 from penstock.decoding.rows import ChangeDecoder, Column, DecodeError
 from penstock.decoding.type_map import lake_type
 from penstock.errors import PenstockError
@@ -39,6 +40,7 @@ from penstock.model.relation import Relation
 LSN: Final = "_penstock_lsn"
 RELATION: Final = "_penstock_relation"
 
+_PLUGIN: Final = "wal2json"
 _OPTIONS: Final = ("path", "table", "run", "after", "up_to")
 _COMMA_OUTSIDE_QUOTES: Final = re.compile(r',(?=(?:[^"]*"[^"]*")*[^"]*$)')
 _BATCH_ROWS: Final = 10_000
@@ -93,20 +95,6 @@ def _end_of_transaction(options: Mapping[str, str], name: str) -> LogOffset | No
         raise LogQueryError(f"option {name}: {error}") from None
 
 
-class _Cell(msgspec.Struct, gc=False, frozen=True):
-    name: str
-    type: str
-
-
-class _Frame(msgspec.Struct, gc=False, frozen=True):
-    columns: list[_Cell] = []
-    identity: list[_Cell] = []
-    pk: list[_Cell] = []
-
-
-_decode_frame = msgspec.json.Decoder(_Frame).decode
-
-
 class Layout:
     """The columns and the key of a table, found by looking at its frames.
 
@@ -116,7 +104,9 @@ class Layout:
     3. The key is the primary key if all updates and deletes show it, else the columns that all of them show.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, cells: Callable[[bytes], Cells]) -> None:
+        """`cells`: as a Decoder has it."""
+        self._cells = cells
         self.frames = 0
         self._names: list[str] = []
         self._types: dict[str, str] = {}
@@ -140,10 +130,9 @@ class Layout:
     def take(self, relation: Relation, at: LogOffset, payload: bytes) -> None:
         """Look at the next frame; LogQueryError if a column has changed its type."""
         try:
-            frame = _decode_frame(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            what = "the payload is not the JSON that wal2json promises"
-            raise DecodeError(f"{relation} at {at}: {what}; {_parts(at.tx_offset, at.tx_offset)}") from None
+            frame = self._cells(payload)
+        except Unreadable as error:
+            raise DecodeError(f"{relation} at {at}: {error}; {_parts(at.tx_offset, at.tx_offset)}") from None
         self.frames += 1
         for cells in (frame.columns, frame.identity):
             before: str | None = None
@@ -158,7 +147,7 @@ class Layout:
         if frame.pk:
             self._primary_key = tuple(cell.name for cell in frame.pk)
 
-    def _learn(self, relation: Relation, tx_offset: int, cell: _Cell, before: str | None) -> None:
+    def _learn(self, relation: Relation, tx_offset: int, cell: Cell, before: str | None) -> None:
         known = self._types.setdefault(cell.name, cell.type)
         if lake_type(known) != lake_type(cell.type):
             parts = _parts(self._last_seen[cell.name], tx_offset)
@@ -208,7 +197,7 @@ def _find(query: LogQuery, run: Path) -> Found:
         begins = format_lsn(scanned.begins_after.tx_offset)
         raise ChangeLogTrimmed(f"the log in {run} holds only what is after {begins}: the rest was trimmed")
     plan = scanned.read_plan({Relation(*table) for table in query.tables}, after, query.up_to)
-    layout = Layout()
+    layout = Layout(decoder_for(_PLUGIN).cells)
     for part in plan:
         relations = dict(part.relations)
         for batch in read_segment(part):

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Collection
 
 import msgspec
 
 from penstock.capture.ack import AckTracker
 from penstock.capture.intake import Intake
 from penstock.decoding.port import (
+    Cell,
+    Cells,
     Decoder,
+    KeyColumn,
     KeyScanner,
     NamedType,
     RowChange,
@@ -73,6 +77,17 @@ class LineDecoder:
             pk=msgspec.Raw(values[0].name.encode()),
         )
 
+    def cells(self, payload: bytes) -> Cells:
+        action = self.action(payload)
+        if action is None:
+            raise Unreadable("not a change")
+        row = [Cell(name, "text", msgspec.Raw(json.dumps(value).encode())) for name, value in _cells(payload)]
+        gone = action is Action.DELETE
+        return Cells(action.value, [] if gone else row, row if gone else [], [KeyColumn(row[0].name)])
+
+    def printed(self, cell: Cell) -> str | None:
+        return msgspec.json.decode(cell.value, type=str | None)
+
     def relation(self, payload: bytes) -> Relation | None:
         words = payload.decode().split()
         return Relation(*words[1].split(".")) if len(words) > 1 and "." in words[1] else None
@@ -88,6 +103,9 @@ class LineDecoder:
 
     def row_options(self) -> list[dict[str, str]]:
         return [{}]
+
+    def table_options(self, relations: Collection[Relation]) -> dict[str, str]:
+        return {"only": ",".join(map(str, relations))}
 
     def scanner(self) -> KeyScanner:
         return NoScanner()

@@ -17,6 +17,7 @@ from typing import Any, LiteralString, TypeVar
 import psycopg
 from psycopg import AsyncConnection
 
+from penstock.decoding.wal2json import frame_type
 from penstock.errors import ConnectionFailed
 from penstock.model.lsn import parse_lsn
 from penstock.model.relation import Relation
@@ -26,7 +27,6 @@ from penstock.postgres.catalog.table_facts import (
     IndexFacts,
     LeafFacts,
     TableFacts,
-    frame_type,
     missing_text,
 )
 from penstock.postgres.catalog.table_tree import Found, Member, Tree

@@ -138,24 +138,6 @@ def to_columns(facts: TableFacts, wanted: Collection[str] | None) -> list[Column
     return [column.column for column in facts.wanted(wanted)]
 
 
-def frame_type(printed: str) -> str:
-    """What a frame says of a type that `format_type` prints like this.
-
-    wal2json takes a name that begins with a quote for one that is quoted as a whole, and writes it into the
-    JSON as it is. So the quotes are lost; where more stands inside or behind them, the JSON is broken.
-    """
-    if is_unreadable(printed) or not printed.startswith('"') or printed.endswith("]"):
-        return printed
-    return printed[1:-1]
-
-
-def is_unreadable(printed: str) -> bool:
-    """Whether a frame with a column of this type is no JSON."""
-    if not printed.startswith('"') or printed.endswith("]"):
-        return False
-    return not printed.endswith('"') or any(each in '"\\' for each in printed[1:-1])
-
-
 def missing_text(attmissingval: str) -> str:
     """The text of the only element of an array, as Postgres prints arrays."""
     element = attmissingval[1:-1]

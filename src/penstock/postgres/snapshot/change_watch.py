@@ -6,7 +6,6 @@ ends with its session; while it lives, the server keeps the WAL since then.
 
 from __future__ import annotations
 
-import re
 import secrets
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
@@ -15,7 +14,8 @@ from typing import Any, Final, LiteralString
 import psycopg
 from psycopg import AsyncConnection
 
-from penstock.decoding.wal2json import Wal2Json, replication_options
+from penstock.decoding.plugins import decoder_for
+from penstock.decoding.port import Decoder
 from penstock.model.change import Action
 from penstock.model.lsn import format_lsn
 from penstock.model.relation import Relation
@@ -36,27 +36,22 @@ SELECT CASE WHEN total <= %s THEN data END FROM (
 WHERE total - own <= %s ORDER BY place
 """
 _NOT_CHANGES: Final = (Action.BEGIN, Action.COMMIT, Action.MESSAGE)
-_SPECIAL: Final = re.compile(r"([\\,.*' ])")
 
 
 class ChangeWatch:
     """A temporary slot, and what it has seen."""
 
-    def __init__(self, connection: AsyncConnection, slot: str) -> None:
+    def __init__(self, connection: AsyncConnection, slot: str, decoder: Decoder) -> None:
+        self._decoder = decoder
         self._connection = connection
         self._slot = slot
 
     async def frames(self, relations: Collection[Relation], up_to_lsn: int) -> list[bytes] | None:
-        """wal2json's frames of all changes to these tables with a commit LSN up to this one, that included.
+        """The frames of all changes to these tables with a commit LSN up to this one, that included.
 
         In the order of the stream; truncates are among them. None if they have more than MOST_BYTES.
         """
-        options = replication_options(
-            include_timestamp=False,
-            include_lsn=False,
-            include_pk=False,
-            add_tables=",".join(f"{_literal(each.schema)}.{_literal(each.table)}" for each in relations),
-        )
+        options = self._decoder.table_options(relations)
         words = [word for option in options.items() for word in option]
         # The server stops behind the first record that ends at or above the LSN, and a commit ends above
         # its own: one more makes it part of the answer.
@@ -65,11 +60,11 @@ class ChangeWatch:
             values = (MOST_BYTES, self._slot, up_to, words, MOST_BYTES)
             rows = await (await self._connection.execute(_PEEK, values)).fetchall()
         except psycopg.Error as error:
-            raise translate(error, slot=self._slot, plugin="wal2json") from error
+            raise translate(error, slot=self._slot, plugin=self._decoder.plugin) from error
         if rows and rows[-1][0] is None:
             return None
         frames = [row[0].encode() for row in rows]
-        return [frame for frame in frames if Wal2Json().action(frame) not in _NOT_CHANGES]
+        return [frame for frame in frames if self._decoder.action(frame) not in _NOT_CHANGES]
 
 
 @asynccontextmanager
@@ -84,11 +79,6 @@ async def watch_changes(
             await connection.execute(_CREATE, (slot, plugin))
         except psycopg.Error as error:
             raise translate(error, slot=slot, plugin=plugin) from error
-        yield ChangeWatch(connection, slot)
+        yield ChangeWatch(connection, slot, decoder_for(plugin))
     finally:
         connection.pgconn.finish()
-
-
-def _literal(name: str) -> str:
-    """A name as wal2json's lists of tables take it."""
-    return _SPECIAL.sub(r"\\\1", name)

@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Final, NamedTuple
 
+from penstock.decoding.wal2json import is_unreadable
 from penstock.model.relation import Relation
 from penstock.model.shape import Shape, ShapesFile, shape_line
 from penstock.postgres.catalog.table_facts import (
@@ -28,7 +29,6 @@ from penstock.postgres.catalog.table_facts import (
     UTF8,
     LeafFacts,
     TableFacts,
-    is_unreadable,
 )
 
 OWN_PREFIX: Final = "_penstock_"

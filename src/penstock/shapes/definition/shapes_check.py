@@ -12,7 +12,7 @@ from typing import LiteralString
 from psycopg import AsyncConnection
 
 from penstock.changelog.errors import free_bytes
-from penstock.decoding.wal2json import replication_options
+from penstock.decoding.plugins import decoder_for
 from penstock.errors import PenstockError
 from penstock.finding import Finding, Level
 from penstock.model.relation import Relation
@@ -65,7 +65,7 @@ async def look_at_shapes(settings: ShapesSettings, file: ShapesFile, read: Read)
     return await check_postgres(
         settings.replication,
         settings.leader,
-        options=replication_options(include_timestamp=False, include_lsn=True, include_pk=True),
+        options=dict(decoder_for(settings.replication.output_plugin).row_options()[-1]),
         look_at_tables=look_at_tables,
         role="shapes",
         session_options=QUALIFIED_NAMES,

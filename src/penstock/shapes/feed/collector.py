@@ -140,7 +140,7 @@ class Collector:
         self._judged = dict(self._trees)
         self._is_first = True
         """Whether the first check is to come."""
-        self._doubts = Doubts()
+        self._doubts = Doubts(walk.decoder)
         self._cuts: dict[str, int] = {}
         self._learned: dict[Relation, bool] = {}
         """Partitions that no look has had yet; whether one has lacked it, which may have begun before."""

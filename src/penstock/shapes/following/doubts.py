@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 from typing import Final
 
+from penstock.decoding.port import Decoder
 from penstock.model.relation import Relation
 from penstock.postgres.snapshot.content import Content
 from penstock.shapes.following.rewrites import Doubt
@@ -28,7 +29,8 @@ class Doubts:
        less from then on.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
         self._open: dict[tuple[Relation, Relation], Doubt] = {}
         self._streamed: dict[Relation, StreamedRows] = {}
         self._changed: set[Relation] = set()
@@ -53,7 +55,7 @@ class Doubts:
 
     def follow(self, relation: Relation, lsn: int) -> None:
         """The relation is empty in the transaction that commits here."""
-        self._streamed.setdefault(relation, StreamedRows(lsn))
+        self._streamed.setdefault(relation, StreamedRows(self._decoder, lsn))
 
     def take(self, relation: Relation, payload: bytes) -> None:
         """A change of any relation."""

@@ -6,7 +6,7 @@ import hashlib
 from bisect import bisect_left
 from typing import Final, NamedTuple
 
-import msgspec
+from penstock.decoding.port import Cells, Decoder, Unreadable
 
 MOST_ROWS: Final = 20_000
 """More are not kept. They are still counted and hashed, as long as rows are only added."""
@@ -24,22 +24,6 @@ class Digest(NamedTuple):
     total: int = 0
 
 
-class _Cell(msgspec.Struct, gc=False):
-    name: str
-    type: str = ""
-    value: msgspec.Raw = msgspec.Raw(b"null")
-
-
-class _Change(msgspec.Struct, gc=False):
-    action: str
-    columns: list[_Cell] = []
-    identity: list[_Cell] = []
-    pk: list[_Cell] = []
-
-
-_decode = msgspec.json.Decoder(_Change).decode
-
-
 class StreamedRows:
     """Takes a relation's changes from a moment on at which it was empty: its creation, or a TRUNCATE.
 
@@ -53,7 +37,8 @@ class StreamedRows:
        after that half of its transactions each time.
     """
 
-    def __init__(self, since_lsn: int) -> None:
+    def __init__(self, decoder: Decoder, since_lsn: int) -> None:
+        self._decoder = decoder
         self.since_lsn = since_lsn
         """Where it was begun."""
         self._rows: dict[tuple[str | None, ...], _Row] | None = {}
@@ -66,8 +51,8 @@ class StreamedRows:
     def take(self, payload: bytes) -> None:
         """A change of the relation."""
         try:
-            change = _decode(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+            change = self._decoder.cells(payload)
+        except Unreadable:
             self._digest = None
             return
         if change.action == "T":
@@ -114,9 +99,10 @@ class StreamedRows:
             return None
         return self._digests[bisect_left(self._commits, cut_lsn)]
 
-    def _after(self, digest: Digest, change: _Change) -> Digest | None:
+    def _after(self, digest: Digest, change: Cells) -> Digest | None:
+        printed = self._decoder.printed
         key = [column.name for column in change.pk]
-        new: _Row = {cell.name: _text(cell) for cell in change.columns}
+        new: _Row = {cell.name: printed(cell) for cell in change.columns}
         if change.action == "I":
             if self._rows is not None:
                 place = tuple(new.get(name) for name in key)
@@ -127,7 +113,7 @@ class StreamedRows:
                 else:
                     self._rows = None
             return Digest(digest.rows + 1, digest.total + row_hash(list(new.values())))
-        old_key = {cell.name: _text(cell) for cell in change.identity}
+        old_key = {cell.name: printed(cell) for cell in change.identity}
         if self._rows is None or not key or not old_key.keys() >= set(key):
             return None
         old = self._rows.pop(tuple(old_key[name] for name in key), None)
@@ -149,18 +135,3 @@ def row_hash(values: list[str | None]) -> int:
     """60 bits of a row, from what Postgres prints of its values."""
     text = "".join("n" if value is None else f"{len(value)}:{value}" for value in values)
     return int(hashlib.sha256(text.encode()).hexdigest()[:15], 16)
-
-
-def _text(cell: _Cell) -> str | None:
-    """What Postgres prints of a value, from what wal2json made of that."""
-    raw = bytes(cell.value)
-    match raw[:1]:
-        case b"n":
-            return None
-        case b"t" | b"f":
-            return raw[:1].decode()
-        case b'"':
-            text = msgspec.json.decode(raw, type=str)
-            return f"\\x{text}" if cell.type == "bytea" else text
-        case _:
-            return raw.decode()

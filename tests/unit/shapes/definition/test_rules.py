@@ -6,17 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from penstock.decoding.wal2json import frame_type, is_unreadable
 from penstock.model.relation import Relation
 from penstock.model.shape import Shape, ShapesFile
-from penstock.postgres.catalog.table_facts import (
-    ColumnFacts,
-    IndexFacts,
-    LeafFacts,
-    TableFacts,
-    frame_type,
-    is_unreadable,
-    missing_text,
-)
+from penstock.postgres.catalog.table_facts import ColumnFacts, IndexFacts, LeafFacts, TableFacts, missing_text
 from penstock.postgres.catalog.table_tree import Member, Tree
 from penstock.shapes.definition.rules import refusals
 

@@ -55,7 +55,7 @@ def content(*keys: int, cut: int, size: int = 100) -> Content:
 
 def test_all_relations_together_keep_a_bounded_number_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doubts_module, "MOST_BYTES", BUDGET)
-    doubts = Doubts()
+    doubts = Doubts(Wal2Json())
     for table in TABLES:
         doubts.follow(table, 1)
     doubts.raise_all(map(doubt_of, TABLES))
@@ -74,7 +74,7 @@ def test_all_relations_together_keep_a_bounded_number_of_bytes(monkeypatch: pyte
 def test_the_largest_knows_less_and_the_others_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doubts_module, "MOST_BYTES", BUDGET)
     large, small = TABLES[:2]
-    doubts = Doubts()
+    doubts = Doubts(Wal2Json())
     doubts.follow(large, 1)
     doubts.follow(small, 1)
     doubts.take(small, insert(1))

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.decoding.wal2json import Wal2Json
 from penstock.shapes.following import streamed_rows
 from penstock.shapes.following.streamed_rows import Digest, StreamedRows, row_hash
 
@@ -32,7 +33,7 @@ def digest(*rows: tuple[int, int]) -> Digest:
 
 
 def after(*frames: bytes) -> Digest | None:
-    rows = StreamedRows(1)
+    rows = StreamedRows(Wal2Json(), 1)
     for each in frames:
         rows.take(each)
     rows.committed(100)
@@ -71,7 +72,7 @@ def test_more_rows_than_are_kept_may_only_grow(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_what_was_shrunk_may_only_grow() -> None:
-    rows = StreamedRows(1)
+    rows = StreamedRows(Wal2Json(), 1)
     for number in range(1, 9):
         rows.take(insert(number))
         rows.committed(100 * number)
@@ -99,7 +100,7 @@ def test_what_was_shrunk_may_only_grow() -> None:
 
 def test_what_it_held_before_each_position(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streamed_rows, "MOST_COMMITS", 10)
-    rows = StreamedRows(1)
+    rows = StreamedRows(Wal2Json(), 1)
     for number in range(1, 16):
         rows.take(insert(number))
         rows.committed(100 * number)
@@ -107,7 +108,7 @@ def test_what_it_held_before_each_position(monkeypatch: pytest.MonkeyPatch) -> N
     assert rows.before(1501) == digest(*((number, 0) for number in range(1, 16)))
     assert rows.before(601) == digest(*((number, 0) for number in range(1, 7)))
     assert rows.before(600) is None
-    assert StreamedRows(1).before(5) == Digest()
+    assert StreamedRows(Wal2Json(), 1).before(5) == Digest()
 
 
 @given(st.lists(st.tuples(st.sampled_from("IUDT"), st.integers(0, 4), st.integers(0, 4), st.integers(0, 3))))
