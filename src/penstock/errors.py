@@ -15,7 +15,8 @@
     ├── SparkFailed, SparkError, …    Spark doesn't start, or a job failed (lake/spark/session.py)
     ├── JarsMissing, LogStoreMissing  what Spark needs isn't there (lake/spark/jars.py, log_store.py)
     ├── CannotCompare                 `verify` has no answer (lake/jobs/verify_jobs.py); exit 2
-    ├── TableConflict, OffsetRefused  a table that somebody else has written (lake/delta/table.py)
+    ├── TableConflict, ForeignCommit  a table that somebody else has written (lake/errors.py)
+    ├── ChangesUnusable, TableAltered the log has changes that only a snapshot helps with (lake/errors.py)
     ├── LogQueryError                 a query of the log that can't be answered (sources/log_source.py)
     ├── QuarantineError               the quarantine can't store a payload (kinesis/write/quarantine.py)
     ├── KeyRecovered                  what waited behind a failing key has to be read again

@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 
 import hatch_build
 from penstock.lake.delta import table as table_module
-from penstock.lake.delta.foreign_commits import TableConflict
 from penstock.lake.delta.table import AppId, ShapeTable
+from penstock.lake.errors import TableConflict
 from penstock.lake.fold.apply import NetChanges
 from penstock.lake.spark.log_store import EXPECTED_VERSION, LogStoreMissing, log_store_jar
 from penstock.lake.spark.session import StorageFailed, shape_session

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from penstock.changelog.index import SegmentRange
-from penstock.errors import PenstockError
 from penstock.model.shape import Shape
 from penstock.postgres.catalog.table_facts import ColumnFacts, TableFacts
 from penstock.postgres.snapshot.export import SnapshotPart
@@ -33,10 +32,6 @@ class JobDone(NamedTuple):
     """Whether the table's upkeep is due, as the table itself tells."""
 
 
-class SparkGone(PenstockError):
-    """Spark itself has ended, and can't be had again in this process."""
-
-
 class ShapeJobs(Protocol):
     """All calls block for as long as Spark works: each runs in a thread. One at a time for a shape.
 
@@ -58,7 +53,8 @@ class ShapeJobs(Protocol):
 
         `facts` are those of the table as ours has it, `added` columns included, which ours lacks so far, or
         has with fewer digits.
-        LayoutChanged if the log has changes of a table that was altered since.
+        TableAltered if the log has changes of a table that was altered since, ChangesUnusable if some can't
+        be applied for another reason, ForeignCommit if others may have changed the table's rows.
         """
 
     def snapshot(

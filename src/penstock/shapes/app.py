@@ -16,10 +16,11 @@ from pyspark.sql import SparkSession
 
 from penstock.changelog.errors import not_shared
 from penstock.errors import NeedsOperator, PenstockError, PostgresError
+from penstock.lake.errors import SparkGone
 from penstock.lake.jobs.log_check import blind_hosts, cancel_look, runs_in_driver
 from penstock.lake.jobs.shape_jobs import SparkJobs
 from penstock.lake.jobs.where_check import where_refusals
-from penstock.lake.ports import ShapeJobs, SparkGone
+from penstock.lake.ports import ShapeJobs
 from penstock.lake.spark.session import open_session, stop_session
 from penstock.lake.spark.session_conf import check_conf
 from penstock.model.relation import Relation

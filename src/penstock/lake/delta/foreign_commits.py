@@ -12,17 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from penstock.errors import PenstockError
-
-
-class TableConflict(PenstockError):
-    """Somebody else committed to the table meanwhile. Nothing was changed."""
-
-
-class ForeignCommit(TableConflict):
-    """Somebody else may have changed the table's rows: they are not what our offset says."""
-
-
 _FILES: Final = ("add", "remove", "cdc")
 _LEAVE_COLUMNS: Final = frozenset(
     {

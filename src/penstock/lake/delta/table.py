@@ -48,9 +48,10 @@ from penstock.durable import sync_directory
 from penstock.errors import PenstockError
 from penstock.lake.delta.data_files import DataFiles
 from penstock.lake.delta.delta_log import DeltaLog
-from penstock.lake.delta.foreign_commits import ForeignCommit, TableConflict, harm, is_ours, read_version
+from penstock.lake.delta.foreign_commits import harm, is_ours, read_version
 from penstock.lake.delta.rearrange import FILE_ROWS, ill, note_transaction, rewrite, rows_a_file
 from penstock.lake.delta.table_properties import CONSTRAINT, kept_properties, properties
+from penstock.lake.errors import ForeignCommit, TableConflict
 from penstock.lake.fold.apply import DELETE, NetChanges
 from penstock.lake.spark.log_store import EXPECTED_VERSION, REFUSED
 from penstock.lake.spark.names import column_of, quote

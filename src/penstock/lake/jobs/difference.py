@@ -24,8 +24,8 @@ from pyspark.sql.types import DoubleType, FloatType, StructType
 
 from penstock.decoding.rows import ABSENT, ACTION
 from penstock.decoding.widening import can_be_widened
-from penstock.lake.delta.foreign_commits import ForeignCommit
 from penstock.lake.delta.table import ShapeTable
+from penstock.lake.errors import ForeignCommit
 from penstock.lake.fold.apply import DELETE, UPSERT, NetChanges
 from penstock.lake.jobs.flush import settings_for, with_settings
 from penstock.lake.spark.names import column_of

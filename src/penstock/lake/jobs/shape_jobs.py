@@ -11,13 +11,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from penstock.changelog.index import SegmentRange
-from penstock.decoding.rows import Column
+from penstock.decoding.rows import Column, LayoutChanged, NanRefused, RowIncomplete
 from penstock.lake.delta.table import AppId, ShapeTable
+from penstock.lake.errors import ChangesUnusable, SparkGone, TableAltered
 from penstock.lake.jobs.changes import ShapeLayout
 from penstock.lake.jobs.difference import merge_difference
 from penstock.lake.jobs.flush import flush
 from penstock.lake.jobs.snapshot_source import snapshot_rows
-from penstock.lake.ports import JobDone, SparkGone, TableState
+from penstock.lake.ports import JobDone, TableState
 from penstock.lake.spark.names import column_of
 from penstock.lake.spark.session import java_exit_code, plain_errors, shape_session
 from penstock.model.shape import Shape, ShapesFile
@@ -116,7 +117,12 @@ class SparkJobs:
         with _noticing_the_end():
             context.setJobGroup(self._group, f"{what} {shape.name}")
             context.setLocalProperty("spark.scheduler.pool", shape.name)
-            yield
+            try:
+                yield
+            except LayoutChanged as error:
+                raise TableAltered(str(error)) from error
+            except (NanRefused, RowIncomplete) as error:
+                raise ChangesUnusable(str(error)) from error
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import structlog
 
 from penstock.changelog.errors import ChangeLogBroken, ChangeLogTrimmed, SegmentUnreadable
 from penstock.errors import PenstockError
-from penstock.lake.ports import SparkGone
+from penstock.lake.errors import SparkGone
 from penstock.shapes.feed.ledger import Ledger
 from penstock.shapes.pace.flush_plan import Job
 from penstock.shapes.registry.registry import RegistryError

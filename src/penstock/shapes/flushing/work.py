@@ -13,9 +13,8 @@ from penstock import fault_points
 from penstock.changelog.errors import SegmentUnreadable, not_shared
 from penstock.changelog.index import SegmentRange
 from penstock.changelog.segment_reader import read_segment
-from penstock.decoding.rows import LayoutChanged, NanRefused, RowIncomplete
 from penstock.errors import PenstockError
-from penstock.lake.delta.foreign_commits import ForeignCommit
+from penstock.lake.errors import ChangesUnusable, ForeignCommit, TableAltered
 from penstock.lake.ports import JobDone, ShapeJobs
 from penstock.model.log_offset import LogOffset
 from penstock.model.lsn import format_lsn
@@ -133,7 +132,7 @@ class Work:
                 # What this process can read is there: it is others who don't see it.
                 await asyncio.to_thread(_read_all, ranges)
                 raise not_shared(self._ledger.log.directory.parent, "a Spark executor") from error
-            except LayoutChanged:
+            except TableAltered:
                 now, added = await self._follow(shape)
                 if now == facts:
                     raise
@@ -141,7 +140,7 @@ class Work:
         except ForeignCommit as error:
             await self._make_anew([_said(shape.name, error)])
             raise
-        except (LayoutChanged, NanRefused, RowIncomplete) as error:
+        except ChangesUnusable as error:
             await self._give_up_on(shape.name, error)
             raise
         await self._altered(shape.name, now)
@@ -152,13 +151,13 @@ class Work:
         if self._ledger.is_parked(shape):
             raise ShapeStopped(f"shape {shape} awaits a snapshot")
 
-    async def _give_up_on(self, shape: str, error: LayoutChanged | NanRefused | RowIncomplete) -> None:
+    async def _give_up_on(self, shape: str, error: ChangesUnusable) -> None:
         """That change will never be read: a snapshot passes over it, as soon as one can be taken.
 
         But an ALTER that is streamed may be visible a moment later.
         """
         self._unread[shape] = self._unread.get(shape, 0) + 1
-        if not isinstance(error, LayoutChanged) or self._unread[shape] >= _LOOKS_AT_A_LAYOUT:
+        if not isinstance(error, TableAltered) or self._unread[shape] >= _LOOKS_AT_A_LAYOUT:
             self._unread.pop(shape)
             await self._make_anew([SnapshotAgain(shape, str(error))])
 

@@ -15,7 +15,7 @@ from penstock.changelog.log import ChangeLog
 from penstock.changelog.runs import create_run
 from penstock.decoding.wal2json import Wal2Json
 from penstock.errors import PenstockError
-from penstock.lake.ports import SparkGone
+from penstock.lake.errors import SparkGone
 from penstock.model.log_offset import LogOffset
 from penstock.model.relation import Relation
 from penstock.postgres.catalog.table_tree import Member, Tree

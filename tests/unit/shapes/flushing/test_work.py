@@ -15,10 +15,10 @@ from structlog.testing import capture_logs
 from penstock.changelog.errors import LogNotShared, SegmentUnreadable
 from penstock.changelog.log import ChangeLog, LogLimits
 from penstock.changelog.runs import create_run
-from penstock.decoding.rows import DecodeError, LayoutChanged, NanRefused, RowIncomplete
+from penstock.decoding.rows import DecodeError
 from penstock.decoding.wal2json import Wal2Json
 from penstock.errors import PenstockError
-from penstock.lake.delta.foreign_commits import ForeignCommit
+from penstock.lake.errors import ChangesUnusable, ForeignCommit, TableAltered
 from penstock.lake.ports import JobDone, ShapeJobs
 from penstock.model.log_offset import LogOffset
 from penstock.model.relation import Relation
@@ -217,7 +217,7 @@ async def test_a_layout_that_is_no_more_means_a_new_snapshot(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first looks may be too early: an ALTER is streamed a moment before others see it."""
-    desk.jobs.flush_error = LayoutChanged("public.t at 0/C8: column tmp (integer) is new")
+    desk.jobs.flush_error = TableAltered("public.t at 0/C8: column tmp (integer) is new")
 
     async def unchanged(_: Shape) -> tuple[TableFacts, Sequence[ColumnFacts]]:
         return FACTS, ()
@@ -225,7 +225,7 @@ async def test_a_layout_that_is_no_more_means_a_new_snapshot(
     monkeypatch.setattr(desk.work, "_follow", unchanged)
     for looks in range(3):
         assert desk.anew == [], f"after {looks}"
-        with pytest.raises(LayoutChanged):
+        with pytest.raises(TableAltered):
             await desk.work.flush("a")
 
     assert desk.anew == [SnapshotAgain("a", str(desk.jobs.flush_error))]
@@ -262,8 +262,10 @@ async def test_a_new_column_of_a_table_that_others_have_changed(
 @pytest.mark.parametrize(
     "error",
     [
-        RowIncomplete("public.t at 0/C8: the frame lacks the key's column id"),
-        NanRefused("public.t at 0/C8: column n (numeric(9,2)): NaN does not fit the lake's decimal(9,2)"),
+        ChangesUnusable("public.t at 0/C8: the frame lacks the key's column id"),
+        ChangesUnusable(
+            "public.t at 0/C8: column n (numeric(9,2)): NaN does not fit the lake's decimal(9,2)"
+        ),
     ],
     ids=["without its row", "with NaN"],
 )
