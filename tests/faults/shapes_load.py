@@ -43,7 +43,7 @@ _PEEK = """
 """
 _JOIN_S = 60.0
 _FLUSHES_S = 240.0
-_REWRITE_EVERY = 20
+_REWRITE_EVERY = 60
 
 
 class Bank:
