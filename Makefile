@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long soak lint format lock clean
+.PHONY: help setup demo check test test-long soak lint format lock clean
 
 BIN := .venv/bin
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
@@ -14,8 +14,13 @@ setup: ## Install what is missing: Postgres 15 with wal2json, Java 17, the locke
 demo: setup ## Watch a shop's changes reach Kinesis and Delta tables while leaders are killed (under two minutes)
 	@$(BIN)/penstock demo
 
-test: lint ## Run the linters, then the tests (some 35 minutes on two cores)
-	$(BIN)/pytest --durations=10
+check: lint ## Run the linters, then the unit and property tests (under two minutes)
+	$(BIN)/pytest -q tests/unit tests/properties
+
+test: lint ## Run the linters, then all tests, and report what unit and property tests cover (under 40 minutes)
+	$(BIN)/coverage run -m pytest -q tests/unit tests/properties
+	@$(BIN)/coverage report
+	$(BIN)/pytest --durations=10 tests/integration tests/spark tests/faults
 
 soak: setup ## Play generated histories against penstock shapes for SOAK_MINUTES (10); compare every table
 	$(BIN)/python -m tests.spark.oracle --minutes $(or $(SOAK_MINUTES),10)

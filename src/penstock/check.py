@@ -7,14 +7,13 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
+from penstock import exit_codes
 from penstock.abandonable import in_daemon_thread
 from penstock.finding import Finding, Level, as_json, as_text, worst
 from penstock.kinesis.stream_check import check_quarantine, check_stream
 from penstock.model.shape import ShapesFile
 from penstock.postgres.preflight.server import check_capture_postgres
 from penstock.settings.settings import CaptureSettings, ShapesSettings
-
-EXIT_FAILED = 1
 
 
 async def find(settings: CaptureSettings) -> list[Finding]:
@@ -48,4 +47,4 @@ def report(findings: Sequence[Finding], *, json: bool) -> int:
     """Print the findings; returns the exit code."""
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     print(as_json(findings) if json else as_text(findings, colour=colour))
-    return EXIT_FAILED if worst(findings) is Level.FAIL else 0
+    return exit_codes.FAILED if worst(findings) is Level.FAIL else exit_codes.OK

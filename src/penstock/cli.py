@@ -11,10 +11,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
+from penstock import exit_codes
 from penstock.errors import PenstockError
 from penstock.settings.settings import SettingsError, load_capture_settings, load_shapes_settings
-
-EXIT_BAD_SETTINGS = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,10 +24,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SettingsError as error:
         for line in error.lines:
             print(line, file=sys.stderr)
-        return EXIT_BAD_SETTINGS
+        return exit_codes.BAD_INPUT
     except PenstockError as error:
         print(error, file=sys.stderr)
-        return EXIT_BAD_SETTINGS
+        return exit_codes.BAD_INPUT
     except KeyboardInterrupt:
         return 130
     return code

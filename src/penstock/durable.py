@@ -1,9 +1,13 @@
-"""Directories that survive a power cut: a name counts only once its directory is synced."""
+"""Files and directories that survive a power cut: a name counts only once its directory is synced."""
 
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
+from typing import Final
+
+_PARTIAL: Final = ".partial"
 
 
 def sync_directory(directory: Path) -> None:
@@ -22,3 +26,26 @@ def make_directory(directory: Path, mode: int = 0o700) -> None:
     make_directory(directory.parent, mode)
     directory.mkdir(mode=mode, exist_ok=True)
     sync_directory(directory.parent)
+
+
+def write_whole(target: Path, content: bytes) -> None:
+    """Put a file in its place, or another one's; its name is durable when its directory is synced.
+
+    It gets its name when its content is on disk, so whatever has a name is complete. Until then it is a
+    hidden file of this writer's own: a writer that was frozen and wakes up can never rename what another one
+    is still writing. What a crash leaves of it is removed when the same name is written again.
+    """
+    directory, prefix = target.parent, f".{target.name}."
+    for leftover in os.listdir(directory):
+        if leftover.startswith(prefix) and leftover.endswith(_PARTIAL):
+            (directory / leftover).unlink(missing_ok=True)
+    descriptor, partial = tempfile.mkstemp(_PARTIAL, prefix, directory)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(partial, target)
+    except BaseException:
+        Path(partial).unlink(missing_ok=True)
+        raise

@@ -17,7 +17,7 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src" / "penstock"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "clock", "fault_points", "abandonable", "durable", "model", "finding"),
+    ("errors", "clock", "fault_points", "abandonable", "durable", "exit_codes", "model", "finding"),
     ("decoding",),
     ("settings",),
     ("postgres", "changelog", "local"),

@@ -11,10 +11,10 @@ from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
-from typing import Final
 
 from rich.console import Console
 
+from penstock import exit_codes
 from penstock.demo.outcome import Outcome
 from penstock.demo.plain import PlainLines
 from penstock.demo.play import Play
@@ -25,8 +25,6 @@ from penstock.errors import PenstockError
 from penstock.lake.spark.jars import cache_directory, jar_paths
 from penstock.local.kinesis import LocalKinesis
 from penstock.local.postgres import PrivatePostgres
-
-EXIT_NOT_PROVED: Final = 1
 
 
 def demo(*, seconds: int, seed: int) -> int:
@@ -46,9 +44,9 @@ def tell(view: Screen | PlainLines, play: Callable[[], Outcome]) -> int:
             outcome = play()
     except DemoFailed as failure:
         print(failure, file=sys.stderr)
-        return EXIT_NOT_PROVED
+        return exit_codes.FAILED
     view.show(outcome)
-    return 0 if outcome.holds else EXIT_NOT_PROVED
+    return exit_codes.OK if outcome.holds else exit_codes.FAILED
 
 
 def _play(story: Story, *, seconds: int, seed: int) -> Outcome:

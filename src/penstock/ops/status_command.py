@@ -14,17 +14,15 @@ from urllib.request import ProxyHandler, build_opener
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from penstock import exit_codes
 from penstock.errors import PenstockError
 from penstock.model.lsn import format_lsn
-
-EXIT_READY: Final = 0
-EXIT_UNREADY: Final = 1
+from penstock.model.size import format_size
 
 _TIMEOUT_S: Final = 5.0
 _LEADING: Final = ("streaming", "draining")
 # A proxy for the world knows nothing of this machine's own ports.
 _DIRECT: Final = build_opener(ProxyHandler({}))
-_UNITS: Final = ("B", "kB", "MB", "GB", "TB")
 
 
 class NoAnswer(PenstockError):
@@ -46,7 +44,7 @@ class Status(NamedTuple):
     @property
     def exit_code(self) -> int:
         """For scripts."""
-        return EXIT_READY if self.ready else EXIT_UNREADY
+        return exit_codes.OK if self.ready else exit_codes.FAILED
 
 
 def ask(url: str) -> Status:
@@ -95,14 +93,14 @@ def _lines(status: Status) -> Iterator[str]:
     values = status.values
     if status.phase in _LEADING:
         received, frontier = values["penstock_stream_received_lsn"], values["penstock_frontier_lsn"]
-        behind = _size(max(0.0, received - frontier))
+        behind = format_size(max(0.0, received - frontier))
         yield f"  frontier {_lsn(frontier)}, {behind} behind what was received ({_lsn(received)})"
     yield f"  slot     {_slot(values)}"
     if status.phase not in _LEADING:
         return
     if "penstock_log_bytes" in values:
         full = ", FULL: reading waits" if values["penstock_log_full"] else ""
-        yield f"  log      {_size(values['penstock_log_bytes'])}{full}"
+        yield f"  log      {format_size(values['penstock_log_bytes'])}{full}"
     if "penstock_sink_records_total" in values:
         yield (
             f"  stream   {values['penstock_sink_records_total']:,.0f} records accepted,"
@@ -120,7 +118,7 @@ def _slot(values: Mapping[str, float]) -> str:
     reader = "" if values["penstock_slot_active"] else ", and nobody reads it"
     return (
         f"{lost}confirmed {_lsn(values['penstock_slot_confirmed_lsn'])}, keeps"
-        f" {_size(values['penstock_slot_retained_bytes'])} of WAL on the server{reader} ({age})"
+        f" {format_size(values['penstock_slot_retained_bytes'])} of WAL on the server{reader} ({age})"
     )
 
 
@@ -131,7 +129,8 @@ def _shape_lines(shapes: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
             continue
         lag = "up to date"
         if of["penstock_shape_lag_bytes"]:
-            lag = f"{_size(of['penstock_shape_lag_bytes'])}, {of['penstock_shape_lag_seconds']:.1f} s behind"
+            size = format_size(of["penstock_shape_lag_bytes"])
+            lag = f"{size}, {of['penstock_shape_lag_seconds']:.1f} s behind"
         failing = ", FAILING" if of["penstock_shape_failing"] else ""
         rows = f"{of['penstock_shape_rows']:,.0f} rows since it leads"
         yield f"  shape    {name:<{width}}  {_lsn(of['penstock_shape_offset_lsn'])}, {lag}, {rows}{failing}"
@@ -139,11 +138,3 @@ def _shape_lines(shapes: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
 
 def _lsn(value: float) -> str:
     return format_lsn(int(value))
-
-
-def _size(value: float) -> str:
-    for unit in _UNITS:
-        if value < 1000 or unit == _UNITS[-1]:
-            break
-        value /= 1000
-    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"

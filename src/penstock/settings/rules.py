@@ -19,6 +19,7 @@ _TRUE = frozenset({"true", "1", "yes", "on"})
 _FALSE = frozenset({"false", "0", "no", "off"})
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,30}")
 _DECIMAL_NUMBER = re.compile(r"[+-]?[0-9]{1,30}(\.[0-9]{1,30})?")
+_DIRECTORY_RULE = "must be file:///absolute/dir"
 _HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 
 
@@ -141,24 +142,21 @@ def directory_url() -> BeforeValidator:
 
     def parse(value: object) -> str:
         if isinstance(value, str) and value.startswith("s3://"):
-            raise ValueError("must be file:///absolute/dir; s3:// follows in a later version")
-        if not isinstance(value, str) or not _names_a_directory(value):
-            raise ValueError("must be file:///absolute/dir")
+            raise ValueError(f"{_DIRECTORY_RULE}; s3:// follows in a later version")
+        if not isinstance(value, str):
+            raise ValueError(_DIRECTORY_RULE)
+        directory_of(value)
         return value
 
     return BeforeValidator(parse)
 
 
 def directory_of(url: str) -> Path:
-    """The directory that a `file://` URL names."""
-    return Path(unquote(urlsplit(url).path))
-
-
-def _names_a_directory(url: str) -> bool:
-    if not url.startswith("file:///") or "?" in url or "#" in url:
-        return False
+    """The directory that `file:///absolute/dir` names; ValueError for any other URL."""
     path = unquote(urlsplit(url).path)
-    return "\0" not in path and path.strip("/") != ""
+    if not url.startswith("file:///") or "?" in url or "#" in url or "\0" in path or not path.strip("/"):
+        raise ValueError(_DIRECTORY_RULE)
+    return Path(path)
 
 
 def _is_address(word: str) -> bool:

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 import structlog
 from pyspark.sql import SparkSession
 
+from penstock import exit_codes
 from penstock.changelog.errors import not_shared
 from penstock.errors import NeedsOperator, PenstockError, PostgresError
 from penstock.lake.errors import SparkGone
@@ -46,11 +47,6 @@ from penstock.shapes.registry.registry import RegistryError
 from penstock.shapes.wiring import ShapeLine
 from penstock.status.health import Health, Phase
 from penstock.status.shapes_metrics import ShapesMetrics
-
-EXIT_DONE: Final = 0
-EXIT_STALLED: Final = 1
-EXIT_ANOTHER_LEADS: Final = 3
-EXIT_SPARK_GONE: Final = 4
 
 _SAY_AFTER_S: Final = 5.0
 _EXECUTORS_WITHIN_S: Final = 60.0
@@ -124,14 +120,14 @@ class ShapesApp:
                 another = await self._cycle.attempt(leadership)
             except ShapeStalled as error:
                 _log.error("stalled", detail=str(error))
-                return EXIT_STALLED
+                return exit_codes.FAILED
             except SparkGone as error:
                 if self._cycle.stop.is_set():
                     _log.warning("drain_incomplete", detail="Java was told to stop at the same time")
                     break
                 # Whoever watches this process starts another, or a standby leads.
                 _log.error("spark_gone", detail=str(error))
-                return EXIT_SPARK_GONE
+                return exit_codes.SPARK_GONE
             except Exception as error:
                 if self._run.once and isinstance(error, NeedsOperator):
                     raise
@@ -140,7 +136,7 @@ class ShapesApp:
                     give_up_at = time.monotonic() + self._settings.change_log.stall_s
                 if self._run.once and time.monotonic() > give_up_at:
                     _log.error("stalled", detail=str(error))
-                    return EXIT_STALLED
+                    return exit_codes.FAILED
                 continue
             finally:
                 self._health.end_leadership()
@@ -153,9 +149,9 @@ class ShapesApp:
                 break
             if self._run.once:
                 _log.error("another_leads", detail=f"{another.description} holds the slot's lock")
-                return EXIT_ANOTHER_LEADS
+                return exit_codes.ANOTHER_LEADS
             await self._cycle.stand_by(another)
-        return EXIT_DONE
+        return exit_codes.OK
 
     def _new_leadership(self) -> ShapesLeadership:
         # Nobody measures them any more.

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 from pathlib import Path
 from typing import Protocol
-from urllib.parse import unquote
 
 import msgspec
 
-from penstock.durable import make_directory, sync_directory
+from penstock.durable import make_directory, sync_directory, write_whole
 from penstock.errors import PenstockError
 from penstock.model.log_offset import LogOffset
 from penstock.model.lsn import format_lsn
-
-_PARTIAL = ".partial"
+from penstock.settings.rules import directory_of
 
 
 class QuarantineError(PenstockError):
@@ -36,12 +32,7 @@ class QuarantineStore(Protocol):
 
 
 class FileQuarantine:
-    """A directory with one file a payload, readable by its owner only.
-
-    A file gets its name when its content is on disk, so whatever has a name is complete. Until then it is a
-    hidden file of this writer's own: a writer that was frozen and wakes up can never rename what another
-    one is still writing. What a crash leaves of it is removed when the same name is stored again.
-    """
+    """A directory with one file a payload, readable by its owner only, whole or not there (`write_whole`)."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory.absolute()
@@ -54,36 +45,17 @@ class FileQuarantine:
         try:
             make_directory(self._directory)
             if not _holds(target, payload):
-                self._write(target, payload)
+                write_whole(target, payload)
             # Also when the file was there: whoever renamed it may have died before this line.
             sync_directory(self._directory)
         except OSError as error:
             raise QuarantineError(f"can't store {target}: {error.strerror or error}") from error
         return target.as_uri()
 
-    def _write(self, target: Path, payload: bytes) -> None:
-        prefix = f".{target.name}."
-        for leftover in os.listdir(self._directory):
-            if leftover.startswith(prefix) and leftover.endswith(_PARTIAL):
-                (self._directory / leftover).unlink(missing_ok=True)
-        descriptor, partial = tempfile.mkstemp(_PARTIAL, prefix, self._directory)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(payload)
-                file.flush()
-                os.fsync(file.fileno())
-            os.rename(partial, target)
-        except BaseException:
-            Path(partial).unlink(missing_ok=True)
-            raise
-
 
 def open_quarantine(url: str) -> QuarantineStore:
-    """The store that a URL names: `file:///absolute/dir`."""
-    path = unquote(url.removeprefix("file://"))
-    if not url.startswith("file:///") or not path.strip("/") or set(url) & set("?#") or "\0" in path:
-        raise ValueError("must be file:///absolute/dir")
-    return FileQuarantine(Path(path))
+    """The store that a URL names: `file:///absolute/dir`; ValueError for anything else."""
+    return FileQuarantine(directory_of(url))
 
 
 def object_name(slot: str, offset: LogOffset, payload: bytes) -> str:

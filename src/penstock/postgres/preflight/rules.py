@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 from penstock.errors import PostgresError
 from penstock.finding import Finding
 from penstock.model.lsn import format_lsn
+from penstock.model.size import format_size
 from penstock.postgres.leader.lock import LockHolder
 from penstock.postgres.leader.synchronous import names_standby, synchronous_standby
 from penstock.postgres.slot.state import SlotState, check_slot
@@ -138,7 +139,7 @@ def judge_slot(name: str, slot: SlotState | None, plugin: str) -> Finding:
         return Finding.from_error("slot", error)
     retained = slot.retained_bytes or 0
     found = (
-        f"{name!r}, confirmed up to {format_lsn(slot.start_lsn)}, retains {size(retained)} of WAL,"
+        f"{name!r}, confirmed up to {format_lsn(slot.start_lsn)}, retains {format_size(retained)} of WAL,"
         f" wal_status {slot.wal_status}"
     )
     if slot.wal_status == "unreserved":
@@ -198,7 +199,7 @@ def judge_retention(retention: Retention) -> list[Finding]:
             )
         ]
     else:
-        limit = size(retention.keep_mb << 20)
+        limit = format_size(retention.keep_mb << 20)
         findings = [
             Finding.warn(
                 "retention",
@@ -229,11 +230,3 @@ def judge_plugin(plugin: str, *, blockers: int | None, slot_exists: bool) -> Fin
         "end them: SELECT pid, xact_start FROM pg_stat_activity WHERE backend_xid IS NOT NULL;"
         " SELECT gid, prepared FROM pg_prepared_xacts",
     )
-
-
-def size(count: int) -> str:
-    """A number of bytes for people."""
-    for unit, bytes_each in (("TB", 1 << 40), ("GB", 1 << 30), ("MB", 1 << 20), ("kB", 1 << 10)):
-        if count >= bytes_each:
-            return f"{count / bytes_each:.1f} {unit}"
-    return f"{count} B"

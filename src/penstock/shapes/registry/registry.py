@@ -6,8 +6,6 @@ server is still the same, or whether they hold what the shapes file says today. 
 
 from __future__ import annotations
 
-import os
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,7 +15,7 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
-from penstock.durable import make_directory, sync_directory
+from penstock.durable import make_directory, sync_directory, write_whole
 from penstock.errors import PenstockError
 from penstock.model.lsn import format_lsn, parse_lsn
 from penstock.model.snapshot_again import SnapshotAgain
@@ -25,8 +23,6 @@ from penstock.postgres.catalog.table_facts import TableFacts
 
 VERSION: Final = 1
 WRITE_INTERVAL_S: Final = 1.0
-
-_PARTIAL: Final = ".partial"
 
 
 class RegistryError(PenstockError):
@@ -184,30 +180,13 @@ class FileRegistry(GuardedRegistry):
     def _store(self, content: bytes) -> None:
         try:
             make_directory(self._path.parent, mode=0o777)
-            self._replace(content)
+            write_whole(self._path, content)
             sync_directory(self._path.parent)
         except OSError as error:
             raise RegistryError(
                 f"can't write {self._path}: {error.strerror or error}. Fix: make the storage writable, with"
                 " room for a small file; nothing is confirmed until then"
             ) from error
-
-    def _replace(self, content: bytes) -> None:
-        directory, prefix = self._path.parent, f".{self._path.name}."
-        for name in os.listdir(directory):
-            if name.startswith(prefix) and name.endswith(_PARTIAL):
-                (directory / name).unlink(missing_ok=True)
-        # A file of this writer's own: one that was frozen can't rename what another is still writing.
-        descriptor, partial = tempfile.mkstemp(_PARTIAL, prefix, directory)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.rename(partial, self._path)
-        except BaseException:
-            Path(partial).unlink(missing_ok=True)
-            raise
 
     def _load(self) -> bytes | None:
         try:

@@ -11,11 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from penstock import exit_codes
 from penstock.lake.jobs.compare import Counts, Difference
-
-EXIT_EQUAL: Final = 0
-EXIT_DIFFERENT: Final = 1
-EXIT_NOT_COMPARED: Final = 2
 
 _WIDE: Final = 160
 _COUNTS: Final = ("equal", "different", "missing", "extra")
@@ -44,14 +41,14 @@ class ShapeResult:
     def exit_code(self) -> int:
         """What this shape alone would end with."""
         if self.counts.differing:
-            return EXIT_DIFFERENT
+            return exit_codes.FAILED
         open_ends = self.problem is not None or self.unchecked or self.changing
-        return EXIT_NOT_COMPARED if open_ends else EXIT_EQUAL
+        return exit_codes.BAD_INPUT if open_ends else exit_codes.OK
 
     @property
     def result(self) -> str:
         """In a word or two."""
-        if self.problem is None and self.exit_code == EXIT_NOT_COMPARED:
+        if self.problem is None and self.exit_code == exit_codes.BAD_INPUT:
             return "not all compared"
         return ("equal", "different", "not compared")[self.exit_code]
 
@@ -72,7 +69,7 @@ class ShapeResult:
 def exit_code(results: Iterable[ShapeResult]) -> int:
     """A difference outweighs what could not be compared."""
     codes = {result.exit_code for result in results}
-    return next((code for code in (EXIT_DIFFERENT, EXIT_NOT_COMPARED) if code in codes), EXIT_EQUAL)
+    return next((code for code in (exit_codes.FAILED, exit_codes.BAD_INPUT) if code in codes), exit_codes.OK)
 
 
 def as_json(results: Sequence[ShapeResult]) -> str:

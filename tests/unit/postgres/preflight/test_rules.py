@@ -21,7 +21,6 @@ from penstock.postgres.preflight.rules import (
     judge_role,
     judge_server,
     judge_slot,
-    size,
 )
 from penstock.postgres.preflight.tables import NAMES_SHOWN, TableFacts, TableRules, judge_tables
 from penstock.settings.settings import KinesisSettings
@@ -157,11 +156,3 @@ def test_text_has_a_line_a_finding_and_is_coloured_only_on_request() -> None:
     ]
     assert as_text(findings, colour=True).count("\033[0m") == 3
     assert (worst(findings), worst(findings[:2]), worst([])) == (Level.FAIL, Level.WARN, Level.OK)
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 kB"), (64 << 20, "64.0 MB"), (3 << 40, "3.0 TB")],
-)
-def test_sizes(count: int, text: str) -> None:
-    assert size(count) == text

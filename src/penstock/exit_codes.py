@@ -1,0 +1,16 @@
+"""Every exit code of `penstock`, and what it says."""
+
+from __future__ import annotations
+
+from typing import Final
+
+OK: Final = 0
+"""Done; `check` found nothing that fails, `verify` no difference, `status` a process that is ready."""
+FAILED: Final = 1
+"""It ran and the answer is no: a check fails, tables differ, a shape stalls, a process is not ready."""
+BAD_INPUT: Final = 2
+"""It could not begin: a bad setting, file or argument; `verify` could not compare."""
+ANOTHER_LEADS: Final = 3
+"""`shapes --once` while another process leads."""
+SPARK_GONE: Final = 4
+"""Spark's Java has ended; only a new process helps."""
