@@ -13,7 +13,7 @@ from penstock.finding import Finding, Level, as_json, as_text, worst
 from penstock.kinesis.stream_check import check_quarantine, check_stream
 from penstock.model.shape import ShapesFile
 from penstock.postgres.preflight.server import check_capture_postgres
-from penstock.settings.settings import CaptureSettings, ShapesSettings
+from penstock.settings.services import CaptureSettings, ShapesSettings
 
 
 async def find(settings: CaptureSettings) -> list[Finding]:

@@ -13,7 +13,8 @@ from typing import NoReturn
 
 from penstock import exit_codes
 from penstock.errors import PenstockError
-from penstock.settings.settings import SettingsError, load_capture_settings, load_shapes_settings
+from penstock.settings.errors import SettingsError
+from penstock.settings.loading import load_capture_settings, load_shapes_settings
 
 
 def main(argv: Sequence[str] | None = None) -> int:

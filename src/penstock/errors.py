@@ -1,7 +1,7 @@
 """The error tree.
 
     PenstockError
-    ├── SettingsError                 a bad variable (settings/settings.py); exit 2
+    ├── SettingsError                 a bad variable (settings/errors.py); exit 2
     ├── OpsPortTaken                  the ops port can't be bound (ops/server.py); exit 2
     ├── LocalServerError              a private server can't run here (local/errors.py)
     ├── ProcessFailed, …              a child process of demo, bench or tests (local/penstock_process.py)

@@ -13,7 +13,7 @@ import pytest
 
 from penstock.local.kinesis import LocalKinesis
 from penstock.local.postgres import PrivatePostgres
-from penstock.settings.settings import KinesisSettings
+from penstock.settings.kinesis import KinesisSettings
 from tests.faults.stream_checks import (
     assert_last_occurrences_in_order,
     assert_nothing_missing,

@@ -20,7 +20,7 @@ from penstock.local.kinesis import LocalKinesis
 from penstock.local.ports import free_port
 from penstock.local.postgres import PrivatePostgres
 from penstock.postgres.preflight import server as preflight
-from penstock.settings.settings import load_capture_settings
+from penstock.settings.loading import load_capture_settings
 from tests.servers.capture_process import CaptureProcess
 from tests.servers.capture_site import CaptureSite
 from tests.servers.fault_proxy import FaultProxy

@@ -7,7 +7,7 @@ import pytest
 from penstock.local.postgres import PrivatePostgres
 from penstock.model.relation import Relation
 from penstock.postgres.snapshot.change_watch import watch_changes
-from penstock.settings.settings import load_shapes_settings
+from penstock.settings.loading import load_shapes_settings
 from penstock.shapes.verify.command import line_of
 
 

@@ -73,7 +73,7 @@ def started() -> Iterator[Started]:
 @pytest.fixture
 def run_once(started: Started, monkeypatch: pytest.MonkeyPatch) -> RunOnce:
     """For what a process of its own, with a Java of its own, would prove no better."""
-    from penstock.settings.settings import load_shapes_settings
+    from penstock.settings.loading import load_shapes_settings
     from penstock.shapes.app import Run, ShapesApp, check_without_spark
     from penstock.shapes.definition.shapes_file import load_shapes_file
     from penstock.shapes.progress import LoggedProgress

@@ -20,7 +20,7 @@ from penstock.lake.jobs import log_check
 from penstock.local.postgres import PrivatePostgres
 from penstock.model.relation import Relation
 from penstock.model.shape import Shape, ShapesFile
-from penstock.settings.settings import load_shapes_settings
+from penstock.settings.loading import load_shapes_settings
 from penstock.shapes import app as module
 from penstock.shapes.app import Run, ShapesApp
 from penstock.shapes.progress import LoggedProgress

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from penstock.lake.jobs.compare import Counts
 from penstock.local.postgres import PrivatePostgres
-from penstock.settings.settings import load_shapes_settings
+from penstock.settings.loading import load_shapes_settings
 from penstock.shapes.definition.shapes_file import load_shapes_file
 from penstock.shapes.verify import command as verify_app
 from penstock.shapes.verify.command import VerifyRun

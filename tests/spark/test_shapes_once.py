@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from penstock.errors import LineLost
 from penstock.local.postgres import PrivatePostgres
 from penstock.postgres.leader.lock import slot_hash64
-from penstock.settings.settings import load_shapes_settings
+from penstock.settings.loading import load_shapes_settings
 from penstock.shapes.app import ShapesApp
 from penstock.shapes.definition.shapes_file import load_shapes_file
 from penstock.shapes.progress import LoggedProgress

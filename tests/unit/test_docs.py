@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock import errors
-from penstock.settings.settings import CaptureSettings, ShapesSettings
+from penstock.settings.services import CaptureSettings, ShapesSettings
 from penstock.status.capture_metrics import CaptureMetrics
 from penstock.status.shapes_metrics import ShapesMetrics
 

@@ -15,7 +15,7 @@ from penstock.kinesis.write.client import KinesisClient, RecordSink
 from penstock.ops.server import OpsServer
 from penstock.postgres.slot.monitor import SlotMonitor
 from penstock.service.cycle import LeaderCycle
-from penstock.settings.settings import CaptureSettings
+from penstock.settings.services import CaptureSettings
 from penstock.status.capture_metrics import CaptureMetrics
 from penstock.status.health import Fault, Health, Phase
 

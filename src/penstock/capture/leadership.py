@@ -27,7 +27,7 @@ from penstock.postgres.slot.note import NoteStore, SlotNote
 from penstock.postgres.slot.state import SlotState, check_slot, describe
 from penstock.postgres.stream.replication import ReplicationStream
 from penstock.postgres.timeline import ServerIdentity
-from penstock.settings.settings import CaptureSettings
+from penstock.settings.services import CaptureSettings
 from penstock.status.capture_metrics import CaptureMetrics
 from penstock.status.health import Fault, Health, Phase
 

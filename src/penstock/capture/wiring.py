@@ -29,7 +29,7 @@ from penstock.postgres.slot.note import NoteStore, SlotNote
 from penstock.postgres.stream.feedback import Feedback, StatusLine
 from penstock.postgres.stream.replication import FrameSource
 from penstock.postgres.stream.walk import FrameWalk
-from penstock.settings.settings import CaptureSettings
+from penstock.settings.services import CaptureSettings
 from penstock.settings.timings import Timings
 from penstock.status.capture_metrics import CaptureMetrics
 from penstock.status.health import Health

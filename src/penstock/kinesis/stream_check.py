@@ -12,7 +12,7 @@ from penstock.finding import Finding
 from penstock.kinesis.aws.credentials import NO_CREDENTIALS
 from penstock.kinesis.aws.outcome import Failed
 from penstock.kinesis.write.client import KEYS_IGNORED, KinesisClient, ignores_keys
-from penstock.settings.settings import KinesisSettings
+from penstock.settings.kinesis import KinesisSettings
 
 ANSWER_S: Final = 5.0
 

@@ -2,7 +2,7 @@
 
 Each function here makes a pydantic validator that reads the text of a variable, or takes a value that already
 has the right type, and raises ValueError with nothing but the rule: "must be a whole number from 1 to 500".
-The loader in settings/settings.py puts the variable and the value before it.
+The loader in settings/loading.py puts the variable and the value before it.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ from penstock.postgres.leader.line import LeaderLine
 from penstock.postgres.slot.monitor import SlotMonitor
 from penstock.postgres.timeline import ServerIdentity
 from penstock.service.cycle import LeaderCycle
-from penstock.settings.settings import ShapesSettings
+from penstock.settings.services import ShapesSettings
 from penstock.shapes.definition.reload import compare_files, terminal_is_gone
 from penstock.shapes.definition.shapes_file import ShapeFileError, load_shapes_file
 from penstock.shapes.flushing.job_runner import JobThreads

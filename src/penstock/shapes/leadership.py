@@ -30,7 +30,7 @@ from penstock.postgres.leader.watchdog import Watchdog
 from penstock.postgres.slot.state import describe
 from penstock.postgres.stream.replication import ReplicationStream
 from penstock.postgres.timeline import ServerIdentity, flushed_lsn
-from penstock.settings.settings import ShapesSettings
+from penstock.settings.services import ShapesSettings
 from penstock.shapes.flushing.job_runner import JobThreads
 from penstock.shapes.pace.flush_plan import FlushLimits, ShapeState
 from penstock.shapes.preparation import Preparation, Prepared

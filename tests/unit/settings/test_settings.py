@@ -10,13 +10,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from penstock.settings.settings import (
-    CaptureSettings,
-    KinesisSettings,
-    SettingsError,
-    load_capture_settings,
-    load_shapes_settings,
-)
+from penstock.settings.errors import SettingsError
+from penstock.settings.kinesis import KinesisSettings
+from penstock.settings.loading import load_capture_settings, load_shapes_settings
+from penstock.settings.services import CaptureSettings
 
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/changes"
 REQUIRED = {"AWS_REGION": "eu-west-1", "KINESIS_STREAM": "changes"}

@@ -11,7 +11,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ProfileNotFound
 from botocore.session import Session
 
-from penstock.settings.settings import SettingsError
+from penstock.settings.errors import SettingsError
 
 CONNECT_S: Final = 5.0
 ANSWER_S: Final = 10.0

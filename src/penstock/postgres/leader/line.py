@@ -26,7 +26,7 @@ from penstock.postgres.stream import protocol
 from penstock.postgres.stream.notices import NoticeAlarm
 from penstock.postgres.stream.replication import ReplicationStream
 from penstock.postgres.timeline import ServerIdentity, identify
-from penstock.settings.settings import LeaderSettings, ReplicationSettings
+from penstock.settings.postgres import LeaderSettings, ReplicationSettings
 from penstock.settings.timings import Timings
 
 _BUSY_RETRY_S: Final = 0.2

@@ -30,7 +30,8 @@ from penstock.postgres.preflight import queries as ask
 from penstock.postgres.preflight import rules as rules
 from penstock.postgres.preflight.tables import TableRules, judge_tables
 from penstock.postgres.slot.state import SlotState, check_server, read_slot, translate
-from penstock.settings.settings import CaptureSettings, LeaderSettings, ReplicationSettings
+from penstock.settings.postgres import LeaderSettings, ReplicationSettings
+from penstock.settings.services import CaptureSettings
 
 ANSWER_S: Final = 10.0
 """How long a question may take."""

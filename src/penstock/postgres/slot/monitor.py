@@ -13,7 +13,7 @@ from psycopg import AsyncConnection
 from penstock.errors import PostgresError
 from penstock.postgres.connection import connect, connection_parameters
 from penstock.postgres.slot.state import SlotState, read_slot
-from penstock.settings.settings import LeaderSettings, ReplicationSettings
+from penstock.settings.postgres import LeaderSettings, ReplicationSettings
 from penstock.settings.timings import Timings
 
 _EVERY_S: Final = 5.0

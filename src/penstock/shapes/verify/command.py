@@ -20,7 +20,7 @@ from penstock.postgres.catalog.table_facts import TableFacts
 from penstock.postgres.connection import QUALIFIED_NAMES, connect_replication
 from penstock.postgres.leader.line import LeaderLine
 from penstock.postgres.timeline import identify
-from penstock.settings.settings import ShapesSettings
+from penstock.settings.services import ShapesSettings
 from penstock.shapes.definition.shapes_file import ShapeFileError
 from penstock.shapes.flushing.job_runner import JobThreads
 from penstock.shapes.following.drift import compare as drift_of

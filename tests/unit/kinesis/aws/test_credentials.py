@@ -17,7 +17,7 @@ from penstock.kinesis.aws.credentials import NO_CREDENTIALS, CredentialKeeper, H
 from penstock.kinesis.aws.outcome import Failed
 from penstock.kinesis.aws.session import ca_bundle_of, open_session
 from penstock.local.kinesis import ACCESS_KEY_ID
-from penstock.settings.settings import SettingsError
+from penstock.settings.errors import SettingsError
 from tests.servers.capture_site import wait_until
 from tests.servers.fake_sts import FakeSts
 

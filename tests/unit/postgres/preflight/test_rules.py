@@ -23,7 +23,7 @@ from penstock.postgres.preflight.rules import (
     judge_slot,
 )
 from penstock.postgres.preflight.tables import NAMES_SHOWN, TableFacts, TableRules, judge_tables
-from penstock.settings.settings import KinesisSettings
+from penstock.settings.kinesis import KinesisSettings
 from tests.servers.slots import HEALTHY
 
 STREAM = KinesisSettings(region="eu-west-1", stream="orders")
