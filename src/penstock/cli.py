@@ -264,13 +264,14 @@ def _leave_at_once() -> NoReturn:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    from penstock.ops.status_command import as_json, as_text, ask
+    from penstock.ops.status_command import as_json, as_text, ask, exit_code
 
     # Both services have these settings, and shapes need no others.
     ops = load_shapes_settings().ops
-    status = ask((arguments.url or f"http://{ops.host}:{ops.port}").rstrip("/"))
-    print(as_json(status) if arguments.json else as_text(status))
-    return status.exit_code
+    url = (arguments.url or f"http://{ops.host}:{ops.port}").rstrip("/")
+    status = ask(url)
+    print(as_json(status) if arguments.json else as_text(status, url))
+    return exit_code(status)
 
 
 def _check(arguments: argparse.Namespace) -> int:

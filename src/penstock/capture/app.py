@@ -16,6 +16,7 @@ from penstock.ops.server import OpsServer
 from penstock.postgres.slot.monitor import SlotMonitor
 from penstock.service.cycle import LeaderCycle
 from penstock.settings.services import CaptureSettings
+from penstock.status.board import StatusBoard
 from penstock.status.capture_metrics import CaptureMetrics
 from penstock.status.health import Fault, Health, Phase
 
@@ -32,6 +33,7 @@ class CaptureApp:
         self._sink = sink
         self._health = Health()
         self._metrics = CaptureMetrics()
+        self._board = StatusBoard("capture", self._health)
         self._memory = SlotMemory()
         self._cycle = LeaderCycle(
             self._health, standby_retry_interval_s=settings.leader.standby_retry_interval_s
@@ -40,13 +42,13 @@ class CaptureApp:
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT; then end within SHUTDOWN_DRAIN_S and a second, whatever hangs."""
         self._cycle.listen()
-        ops = OpsServer(self._health, self._exposition)
+        ops = OpsServer(self._health, self._board.read, self._metrics.exposition)
         url = await ops.start(self._settings.ops.host, self._settings.ops.port)
         _log.info("started", slot=self._settings.replication.slot, ops=url)
         for sentence in self._settings.warnings():
             _log.warning("doubtful_setting", note=sentence)
         monitor = SlotMonitor.of(
-            self._settings.replication, self._settings.leader, on_slot=self._metrics.slot.note
+            self._settings.replication, self._settings.leader, on_slot=self._board.note_slot
         )
         watching = asyncio.create_task(monitor.run(), name="slot monitor")
         serving = asyncio.create_task(self._serve(), name="serve")
@@ -77,6 +79,7 @@ class CaptureApp:
             memory=self._memory,
             health=self._health,
             metrics=self._metrics,
+            board=self._board,
             stop=self._cycle.stop,
             on_new_history=self._cycle.forget_positions,
         )
@@ -100,10 +103,6 @@ class CaptureApp:
             self._health.set_fault(Fault.SINK, sentence)
             self._cycle.say("error", "sink_down", sentence)
             await self._cycle.pause(self._settings.leader.standby_retry_interval_s)
-
-    def _exposition(self) -> bytes:
-        self._metrics.set_phase(self._health.phase)
-        return self._metrics.exposition()
 
 
 async def capture(settings: CaptureSettings) -> None:

@@ -1,4 +1,4 @@
-"""Gauges: once a second, what the parts hold, for metrics and health."""
+"""Gauges: what the parts hold: once a second for health, and for the status when that is asked for."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from penstock.clock import awake_or_asleep
 from penstock.postgres.leader.freshness import Freshness
 from penstock.status.capture_metrics import CaptureMetrics
 from penstock.status.health import Health
+from penstock.status.model import CaptureReading
 
 _INTERVAL_S: Final = 1.0
 
@@ -34,14 +35,7 @@ class Gauges:
 
     def sample(self, now: float) -> None:
         """Take over the current state."""
-        pipeline, metrics = self._pipeline, self._metrics
-        tracker, queue = pipeline.tracker, pipeline.queue
-        metrics.line_age_seconds.set(self._freshness.age_s(now))
-        metrics.received_lsn.set(pipeline.walk.received_lsn)
-        metrics.frontier_lsn.set(tracker.frontier_lsn)
-        metrics.pending.set(tracker.pending_count)
-        metrics.queue_events.set(queue.qsize())
-        metrics.inflight_bytes.set(queue.bytes_inflight)
+        pipeline, tracker = self._pipeline, self._pipeline.tracker
         # What counts is what Postgres may be told: accepted records that are not noted are pending, too.
         behind = pipeline.noted.is_behind
         self._health.note_frontier(
@@ -52,10 +46,18 @@ class Gauges:
         )
         self._count()
 
-    def leave(self) -> None:
-        """The leadership is over: what it held is held no more."""
-        for gauge in (self._metrics.pending, self._metrics.queue_events, self._metrics.inflight_bytes):
-            gauge.set(0)
+    def reading(self) -> CaptureReading:
+        """What the leadership does now."""
+        tracker, queue = self._pipeline.tracker, self._pipeline.queue
+        return CaptureReading(
+            line_age_s=self._freshness.age_s(awake_or_asleep()),
+            received_lsn=self._pipeline.walk.received_lsn,
+            frontier_lsn=tracker.frontier_lsn,
+            pending=tracker.pending_count,
+            queue_events=queue.qsize(),
+            inflight_bytes=queue.bytes_inflight,
+            records=self._metrics.accepted,
+        )
 
     def _count(self) -> None:
         totals, metrics = self._pipeline.intake.totals, self._metrics

@@ -28,6 +28,7 @@ from penstock.postgres.slot.state import SlotState, check_slot, describe
 from penstock.postgres.stream.replication import ReplicationStream
 from penstock.postgres.timeline import ServerIdentity
 from penstock.settings.services import CaptureSettings
+from penstock.status.board import StatusBoard
 from penstock.status.capture_metrics import CaptureMetrics
 from penstock.status.health import Fault, Health, Phase
 
@@ -50,6 +51,7 @@ class Leadership:
         memory: SlotMemory,
         health: Health,
         metrics: CaptureMetrics,
+        board: StatusBoard,
         stop: asyncio.Event,
         on_new_history: Callable[[], None],
     ) -> None:
@@ -59,6 +61,7 @@ class Leadership:
         self._memory = memory
         self._health = health
         self._metrics = metrics
+        self._board = board
         self._stop = stop
         self._line = LeaderLine(settings.replication, settings.leader, role="capture")
         self._on_new_history = on_new_history
@@ -186,6 +189,7 @@ class Leadership:
         )
         gauges = Gauges(pipeline, freshness, self._health, self._metrics)
         self._health.start_streaming(freshness, awake_or_asleep())
+        self._board.lead(gauges.reading)
         self.has_led = True
         self._metrics.leaderships.inc()
         _log.info("streaming", **describe(slot))
@@ -193,7 +197,7 @@ class Leadership:
             await self._run_together(pipeline, watchdog, gauges, freshness)
         finally:
             gauges.sample(awake_or_asleep())
-            gauges.leave()
+            self._board.rest()
             self.confirmed_lsn = pipeline.feedback.confirmed_lsn
             self._memory.saw(server, self.confirmed_lsn)
             # A failure has hung up already. A leader that stops keeps the lock until its last request is

@@ -1,4 +1,4 @@
-"""The ops port: /livez, /readyz, /metrics."""
+"""The ops port: /livez, /readyz, /metrics, /status."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import errno
 import socket
 from collections.abc import Callable
 
+import msgspec
 from aiohttp import web
 
 from penstock.clock import awake_or_asleep
 from penstock.errors import PenstockError
 from penstock.status.health import Health
+from penstock.status.model import Status
 
 
 class OpsPortTaken(PenstockError):
@@ -30,8 +32,12 @@ def check_port(host: str, port: int) -> None:
 class OpsServer:
     """Answers probes and scrapes on the process's own event loop: a loop that hangs fails its liveness."""
 
-    def __init__(self, health: Health, exposition: Callable[[], bytes]) -> None:
+    def __init__(
+        self, health: Health, status: Callable[[], Status], exposition: Callable[[Status], bytes]
+    ) -> None:
+        """`exposition` makes a status into the text for Prometheus."""
         self._health = health
+        self._status = status
         self._exposition = exposition
         self._runner: web.AppRunner | None = None
 
@@ -43,6 +49,7 @@ class OpsServer:
                 web.get("/livez", self._livez),
                 web.get("/readyz", self._readyz),
                 web.get("/metrics", self._metrics),
+                web.get("/status", self._tell_status),
             ]
         )
         self._runner = web.AppRunner(app, access_log=None)
@@ -67,9 +74,13 @@ class OpsServer:
         readiness = self._health.readiness(awake_or_asleep())
         return web.json_response(readiness._asdict(), status=200 if readiness.ready else 503)
 
+    async def _tell_status(self, request: web.Request) -> web.Response:
+        return web.Response(body=msgspec.json.encode(self._status()), content_type="application/json")
+
     async def _metrics(self, request: web.Request) -> web.Response:
         return web.Response(
-            body=self._exposition(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+            body=self._exposition(self._status()),
+            headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"},
         )
 
 

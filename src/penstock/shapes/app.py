@@ -45,6 +45,7 @@ from penstock.shapes.registry.decisions import not_our_table
 from penstock.shapes.registry.places import open_registry
 from penstock.shapes.registry.registry import RegistryError
 from penstock.shapes.wiring import ShapeLine
+from penstock.status.board import StatusBoard
 from penstock.status.health import Health, Phase
 from penstock.status.shapes_metrics import ShapesMetrics
 
@@ -76,6 +77,7 @@ class ShapesApp:
         self._progress = progress
         self._health = Health()
         self._metrics = ShapesMetrics()
+        self._board = StatusBoard("shapes", self._health)
         self._cycle = LeaderCycle(
             self._health, standby_retry_interval_s=settings.leader.standby_retry_interval_s
         )
@@ -92,11 +94,11 @@ class ShapesApp:
         """Serve; returns the exit code."""
         self._cycle.listen()
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hung_up)
-        ops = OpsServer(self._health, self._exposition)
+        ops = OpsServer(self._health, self._board.read, self._metrics.exposition)
         url = await ops.start(self._settings.ops.host, self._settings.ops.port)
         _log.info("started", slot=self._settings.replication.slot, ops=url, shapes=len(self._file.shapes))
         monitor = SlotMonitor.of(
-            self._settings.replication, self._settings.leader, on_slot=self._metrics.slot.note
+            self._settings.replication, self._settings.leader, on_slot=self._board.note_slot
         )
         watching = asyncio.create_task(monitor.run(), name="slot monitor")
         showing = asyncio.create_task(self._progress.run(self._lines, self._phase), name="progress")
@@ -168,6 +170,7 @@ class ShapesApp:
             once=self._run.once,
             health=self._health,
             metrics=self._metrics,
+            board=self._board,
             stop=self._cycle.stop,
         )
 
@@ -285,10 +288,6 @@ class ShapesApp:
 
     def _phase(self) -> Phase:
         return self._health.phase
-
-    def _exposition(self) -> bytes:
-        self._metrics.set_phase(self._health.phase)
-        return self._metrics.exposition()
 
 
 def give_up_if_other(leadership: ShapesLeadership, file: ShapesFile) -> None:

@@ -36,6 +36,7 @@ from penstock.shapes.pace.flush_plan import FlushLimits, ShapeState
 from penstock.shapes.preparation import Preparation, Prepared
 from penstock.shapes.registry.registry import RegistryStore
 from penstock.shapes.wiring import ShapeLine, ShapesPipeline
+from penstock.status.board import StatusBoard
 from penstock.status.health import Fault, Health, Phase
 from penstock.status.shapes_metrics import ShapesMetrics
 
@@ -71,6 +72,7 @@ class ShapesLeadership:
         once: bool,
         health: Health,
         metrics: ShapesMetrics,
+        board: StatusBoard,
         stop: asyncio.Event,
     ) -> None:
         self._settings = settings
@@ -82,6 +84,7 @@ class ShapesLeadership:
         self._once = once
         self._health = health
         self._metrics = metrics
+        self._board = board
         self._stop = stop
         self._line = LeaderLine(settings.replication, settings.leader, role="shapes", session=QUALIFIED_NAMES)
         self._catalog = ShapeCatalog(self._line.connect)
@@ -165,12 +168,14 @@ class ShapesLeadership:
             say_needed=self._preparation.say_needed,
         )
         self._health.start_streaming(freshness, awake_or_asleep())
+        self._board.lead(lambda: pipeline.reading(freshness.age_s(awake_or_asleep()), time.monotonic()))
         self.has_led = True
         self._metrics.leaderships.inc()
         _log.info("streaming", shapes=len(self.file.shapes), run=run_id, **describe(prepared.slot))
         try:
             await self._run_together(pipeline, watchdog, freshness)
         finally:
+            self._board.rest()
             self._pipeline = None
             self.confirmed_lsn = pipeline.feedback.confirmed_lsn
             await self._threads.settle(jobs.cancel)
@@ -302,7 +307,6 @@ class ShapesLeadership:
         self, pipeline: ShapesPipeline, freshness: Freshness, said: dict[str, float], now: float
     ) -> None:
         tracker = pipeline.ledger.tracker
-        self._metrics.note(pipeline.reading(freshness.age_s(awake_or_asleep()), now))
         self._health.note_frontier(tracker.frontier_lsn, pipeline.unflushed_shapes(), awake_or_asleep())
         sentences = pipeline.complaints(now, self._settings.change_log.stall_s)
         if sentences:

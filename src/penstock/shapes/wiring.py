@@ -36,7 +36,7 @@ from penstock.shapes.pace.flush_tracker import FlushTracker
 from penstock.shapes.preparation import Prepared
 from penstock.shapes.registry.decisions import Continue
 from penstock.shapes.registry.keeper import Confirmed
-from penstock.status.reading import ShapeReading, ShapesReading
+from penstock.status.model import ShapeReading, ShapesReading
 
 _log = structlog.get_logger()
 

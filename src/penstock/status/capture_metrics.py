@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from prometheus_client import Histogram
 
+from penstock.status.model import Status
 from penstock.status.service_metrics import ServiceMetrics
 from penstock.status.wait_histogram import WaitHistogram
 
@@ -37,11 +38,13 @@ class CaptureMetrics(ServiceMetrics):
         self.messages = counter("stream_messages", "logical messages read, which are not published")
         self.stream_bytes = counter("stream_bytes", "bytes of records made from frames")
 
-        self.pending = gauge("ack_pending", "entries between the frontier and the newest frame")
-        self.queue_events = gauge("queue_events", "events that wait in the queue")
-        self.inflight_bytes = gauge("inflight_bytes", "bytes read and not yet durable")
+        self._pending = gauge("ack_pending", "entries between the frontier and the newest frame")
+        self._queue_events = gauge("queue_events", "events that wait in the queue")
+        self._inflight_bytes = gauge("inflight_bytes", "bytes read and not yet durable")
 
         self.records = counter("sink_records", "records accepted by Kinesis")
+        self.accepted = 0
+        """As `sink_records`."""
         self.record_bytes = counter("sink_bytes", "bytes accepted by Kinesis")
         self.record_errors = counter("sink_record_errors", "records that Kinesis failed", ["code"])
         self.request_errors = counter("sink_request_errors", "requests that failed as a whole", ["code"])
@@ -57,9 +60,17 @@ class CaptureMetrics(ServiceMetrics):
         self.blocked = counter("undeliverable_blocked", "records that can't be delivered and block")
         self.quarantined = counter("undeliverable_quarantined", "records stored in quarantine")
 
+    def _take(self, status: Status) -> None:
+        reading = status.capture
+        # A leadership that is over holds nothing any more.
+        self._pending.set(0 if reading is None else reading.pending)
+        self._queue_events.set(0 if reading is None else reading.queue_events)
+        self._inflight_bytes.set(0 if reading is None else reading.inflight_bytes)
+
     def count_accepted(self, records: int, size_bytes: int, oldest_s: float) -> None:
         """Kinesis has these records; the oldest of them was read so long ago."""
         self.records.inc(records)
+        self.accepted += records
         self.record_bytes.inc(size_bytes)
         self.read_to_accepted_seconds.observe(oldest_s)
 

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created
 from prometheus_client.process_collector import ProcessCollector
 
 from penstock.status.health import Phase
+from penstock.status.model import Status
 from penstock.status.slot_metrics import SlotMetrics
 
 
@@ -21,23 +22,30 @@ class ServiceMetrics:
         self._phase = self._gauge("phase", "1 for the phase that the process is in", ["phase"])
         self.leaderships = self._counter("leaderships", "times this process became leader")
         self.slot_creations = self._counter("slot_creations", "times the replication slot had to be created")
-        self.slot = SlotMetrics(self.registry)
-        self.line_age_seconds = self._gauge("stream_line_age_seconds", "age of the last sign of leadership")
-        self.received_lsn = self._gauge("stream_received_lsn", "the highest LSN heard of")
+        self._slot = SlotMetrics(self.registry)
+        self._line_age_seconds = self._gauge("stream_line_age_seconds", "age of the last sign of leadership")
+        self._received_lsn = self._gauge("stream_received_lsn", "the highest LSN heard of")
         self.dropped_by_server = self._counter(
             "stream_dropped_by_server",
             "updates and deletes that wal2json left out for want of a replica identity",
         )
-        self.frontier_lsn = self._gauge("frontier_lsn", "everything at or below it is durable")
+        self._frontier_lsn = self._gauge("frontier_lsn", "everything at or below it is durable")
 
-    def set_phase(self, phase: Phase) -> None:
-        """The process is in this phase and in no other."""
+    def exposition(self, status: Status) -> bytes:
+        """The text for Prometheus: what was counted, and what the status says."""
         for each in Phase:
-            self._phase.labels(each.value).set(each is phase)
-
-    def exposition(self) -> bytes:
-        """The text for Prometheus."""
+            self._phase.labels(each.value).set(each.value == status.phase)
+        self._slot.take(status.slot)
+        reading = status.capture or status.shapes
+        if reading is not None:
+            self._line_age_seconds.set(reading.line_age_s)
+            self._received_lsn.set(reading.received_lsn)
+            self._frontier_lsn.set(reading.frontier_lsn)
+        self._take(status)
         return generate_latest(self.registry)
+
+    def _take(self, status: Status) -> None:
+        """Take over what only this service has."""
 
     def _counter(self, name: str, what: str, labels: Sequence[str] = ()) -> Counter:
         return Counter(f"penstock_{name}", what, labels, registry=self.registry)

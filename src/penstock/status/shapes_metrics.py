@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from penstock.status.reading import ShapesReading
+from penstock.status.model import Status
 from penstock.status.service_metrics import ServiceMetrics
 
 
@@ -36,11 +36,10 @@ class ShapesMetrics(ServiceMetrics):
             with suppress(KeyError):
                 gauge.remove(shape)
 
-    def note(self, reading: ShapesReading) -> None:
-        """Take over the current state of a leadership."""
-        self.line_age_seconds.set(reading.line_age_s)
-        self.received_lsn.set(reading.received_lsn)
-        self.frontier_lsn.set(reading.frontier_lsn)
+    def _take(self, status: Status) -> None:
+        reading = status.shapes
+        if reading is None:
+            return
         self._transactions.set(reading.transactions)
         self._changes.set(reading.changes)
         self._log_bytes.set(reading.log_bytes)

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
 from prometheus_client import CollectorRegistry, Gauge
 
-from penstock.postgres.slot.state import SlotState
+from penstock.status.model import SlotReading
 
 
 class SlotMetrics:
     """What pg_replication_slots says, as gauges, and how long ago it said so."""
 
-    def __init__(self, registry: CollectorRegistry, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, registry: CollectorRegistry) -> None:
         def gauge(name: str, what: str) -> Gauge:
             return Gauge(f"penstock_slot_{name}", what, registry=registry)
 
-        self._read_at = clock()
-        age = gauge("read_age_seconds", "since the slot was read last: how old the other slot metrics are")
-        age.set_function(lambda: clock() - self._read_at)
+        self._read_age = gauge(
+            "read_age_seconds", "since the slot was read last: how old the other slot metrics are"
+        )
         self._missing = gauge("missing", "1 if the server has no slot of that name")
         self._active = gauge("active", "1 if a walsender uses the slot")
         self._lost = gauge("lost", "1 if the slot's WAL is gone")
@@ -28,14 +25,13 @@ class SlotMetrics:
         self._confirmed_lsn = gauge("confirmed_lsn", "the slot's confirmed_flush_lsn")
         self._restart_lsn = gauge("restart_lsn", "the slot's restart_lsn")
 
-    def note(self, slot: SlotState | None, read_at: float) -> None:
-        """Take over a slot's state, or that there is none."""
-        self._read_at = read_at
-        self._missing.set(slot is None)
-        self._active.set(slot is not None and slot.active_pid is not None)
-        self._lost.set(slot is not None and slot.wal_status == "lost")
-        self._retained_bytes.set(0 if slot is None else slot.retained_bytes or 0)
-        safe = None if slot is None else slot.safe_wal_bytes
-        self._safe_bytes.set(float("inf") if safe is None else safe)
-        self._confirmed_lsn.set(0 if slot is None else slot.confirmed_flush_lsn or 0)
-        self._restart_lsn.set(0 if slot is None else slot.restart_lsn or 0)
+    def take(self, slot: SlotReading) -> None:
+        """Take over a reading."""
+        self._read_age.set(slot.read_age_s)
+        self._missing.set(slot.exists is False)
+        self._active.set(slot.is_active)
+        self._lost.set(slot.is_lost)
+        self._retained_bytes.set(slot.retained_bytes)
+        self._safe_bytes.set(float("inf") if slot.safe_bytes is None else slot.safe_bytes)
+        self._confirmed_lsn.set(slot.confirmed_lsn)
+        self._restart_lsn.set(slot.restart_lsn)

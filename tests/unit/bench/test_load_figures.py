@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from penstock.bench.load import Load
+from penstock.status.board import StatusBoard
 from penstock.status.capture_metrics import CaptureMetrics
+from penstock.status.health import Health
 
 
 def load(metrics: CaptureMetrics) -> Load:
-    lines = metrics.exposition().decode().splitlines()
+    lines = metrics.exposition(StatusBoard("capture", Health()).read()).decode().splitlines()
     samples = (line.rpartition(" ") for line in lines if not line.startswith("#"))
     return Load(
         rate=1.0,

@@ -1,0 +1,92 @@
+"""Status: what a service is doing, at one moment. `/metrics` and `penstock status` are made of it."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class SlotReading(msgspec.Struct, frozen=True):
+    """The replication slot, as the server had it."""
+
+    read_age_s: float
+    """How long ago; since the start if it was never read."""
+    exists: bool | None = None
+    """None: never read."""
+    is_active: bool = False
+    """Whether a walsender uses it."""
+    is_lost: bool = False
+    """Whether its WAL is gone."""
+    retained_bytes: int = 0
+    """WAL that it keeps on the server."""
+    safe_bytes: int | None = None
+    """WAL that may still be written before it is lost; None: any amount."""
+    confirmed_lsn: int = 0
+    restart_lsn: int = 0
+
+
+class CaptureReading(msgspec.Struct, frozen=True):
+    """A leadership of `penstock capture`."""
+
+    line_age_s: float
+    """Since the last sign of leadership."""
+    received_lsn: int
+    """The highest position heard of."""
+    frontier_lsn: int
+    """Everything at or below it is durable."""
+    pending: int
+    """Entries between the frontier and the newest frame."""
+    queue_events: int
+    inflight_bytes: int
+    """Read and not yet durable."""
+    records: int
+    """Accepted by Kinesis since the process began."""
+
+
+class ShapeReading(msgspec.Struct, frozen=True):
+    """One shape."""
+
+    name: str
+    state: str
+    offset_lsn: int
+    """What its table holds."""
+    lag_bytes: int
+    """WAL between what its table holds and what was received; 0 if it has everything."""
+    lag_s: float
+    """Age of the oldest transaction that is not in its table."""
+    rows: int
+    """Changes applied and rows copied in this leadership."""
+    error: str | None
+    """The sentence of its last attempt, if that failed."""
+
+
+class ShapesReading(msgspec.Struct, frozen=True):
+    """A leadership of `penstock shapes`."""
+
+    line_age_s: float
+    """Since the last sign of leadership."""
+    received_lsn: int
+    """The highest position heard of."""
+    frontier_lsn: int
+    """Everything at or below it is in the tables."""
+    transactions: int
+    """Read in this leadership."""
+    changes: int
+    """Put into the log by this leadership."""
+    log_bytes: int
+    log_is_full: bool
+    """Whether reading waits for room."""
+    shapes: list[ShapeReading]
+
+
+class Status(msgspec.Struct, frozen=True):
+    """All of it. What only a leader knows is None while another leads, or nobody."""
+
+    service: str
+    """`capture` or `shapes`."""
+    phase: str
+    ready: bool
+    reasons: list[str]
+    """Why it isn't ready."""
+    slot: SlotReading
+    capture: CaptureReading | None = None
+    shapes: ShapesReading | None = None
