@@ -38,7 +38,7 @@ from penstock.settings.services import ShapesSettings
 from penstock.shapes.definition.reload import compare_files, terminal_is_gone
 from penstock.shapes.definition.shapes_file import ShapeFileError, load_shapes_file
 from penstock.shapes.flushing.job_runner import JobThreads
-from penstock.shapes.leadership import ShapesLeadership, ShapeStalled
+from penstock.shapes.leadership import Order, Service, ShapesLeadership, ShapeStalled
 from penstock.shapes.preparation import judge
 from penstock.shapes.progress import Progress
 from penstock.shapes.registry.decisions import not_our_table
@@ -161,17 +161,16 @@ class ShapesApp:
             self._metrics.forget(self._removed.pop())
         return ShapesLeadership(
             self._settings,
-            self._file,
+            Order(
+                self._file,
+                open_registry(self._file.storage),
+                self._log_directory(),
+                self._resnapshot,
+                self._run.once,
+            ),
             make_jobs=partial(self._make_jobs, self._file),
             threads=self._threads,
-            store=open_registry(self._file.storage),
-            log_directory=self._log_directory(),
-            resnapshot=self._resnapshot,
-            once=self._run.once,
-            health=self._health,
-            metrics=self._metrics,
-            board=self._board,
-            stop=self._cycle.stop,
+            service=Service(self._health, self._metrics, self._board, self._cycle.stop),
         )
 
     def _log_directory(self) -> Path:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Set
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -35,7 +35,7 @@ from penstock.shapes.flushing.job_runner import JobThreads
 from penstock.shapes.pace.flush_plan import FlushLimits, ShapeState
 from penstock.shapes.preparation import Preparation, Prepared
 from penstock.shapes.registry.registry import RegistryStore
-from penstock.shapes.wiring import ShapeLine, ShapesPipeline
+from penstock.shapes.wiring import Database, Incoming, ShapeLine, ShapesPipeline, Workplace
 from penstock.status.board import StatusBoard
 from penstock.status.health import Fault, Health, Phase
 from penstock.status.shapes_metrics import ShapesMetrics
@@ -53,6 +53,28 @@ class ShapeStalled(PenstockError):
     """A shape has made no progress for STALL_S, or waits for somebody to act, and `--once` waits for it."""
 
 
+class Order(NamedTuple):
+    """What is to be done."""
+
+    file: ShapesFile
+    store: RegistryStore
+    log_directory: Path
+    resnapshot: Set[str]
+    """Shapes that are snapshotted again because somebody asked for it."""
+    once: bool
+    """Whether to end when the tables hold all that was in Postgres at the start."""
+
+
+class Service(NamedTuple):
+    """The process around a leadership."""
+
+    health: Health
+    metrics: ShapesMetrics
+    board: StatusBoard
+    stop: asyncio.Event
+    """Set when the process is told to stop."""
+
+
 class ShapesLeadership:
     """Competes for the slot's lock and, having it, keeps the shapes' tables up until something ends it.
 
@@ -62,41 +84,34 @@ class ShapesLeadership:
     def __init__(
         self,
         settings: ShapesSettings,
-        file: ShapesFile,
+        order: Order,
         *,
         make_jobs: Callable[[ServerIdentity], ShapeJobs],
         threads: JobThreads,
-        store: RegistryStore,
-        log_directory: Path,
-        resnapshot: Set[str],
-        once: bool,
-        health: Health,
-        metrics: ShapesMetrics,
-        board: StatusBoard,
-        stop: asyncio.Event,
+        service: Service,
     ) -> None:
         self._settings = settings
-        self.file = file
+        self.file = order.file
         self._make_jobs = make_jobs
         self._threads = threads
-        self._log_directory = log_directory
-        self._resnapshot = resnapshot
-        self._once = once
-        self._health = health
-        self._metrics = metrics
-        self._board = board
-        self._stop = stop
+        self._log_directory = order.log_directory
+        self._resnapshot = order.resnapshot
+        self._once = order.once
+        self._health = service.health
+        self._metrics = service.metrics
+        self._board = service.board
+        self._stop = service.stop
         self._line = LeaderLine(settings.replication, settings.leader, role="shapes", session=QUALIFIED_NAMES)
         self._catalog = ShapeCatalog(self._line.connect)
         self._preparation = Preparation(
-            file,
+            order.file,
             slot=settings.replication.slot,
             plugin=settings.replication.output_plugin,
             line=self._line,
             catalog=self._catalog,
-            store=store,
+            store=order.store,
             threads=threads,
-            metrics=metrics,
+            metrics=service.metrics,
         )
         self._pipeline: ShapesPipeline | None = None
         self._left_out: set[Relation] = set()
@@ -153,18 +168,10 @@ class ShapesLeadership:
         log = ChangeLog(run, LogLimits.of(limits.max_bytes, limits.min_free_bytes))
         self._pipeline = pipeline = ShapesPipeline(
             self.file.shapes,
-            prepared=prepared,
-            stream=stream,
-            decoder=decoder,
-            left_out=self._left_out,
-            freshness=freshness,
-            log=log,
-            catalog=self._catalog,
-            jobs=jobs,
-            threads=self._threads,
-            limits=FlushLimits(flushes=limits.max_flushes),
-            heartbeat_s=self._line.timings.heartbeat_s,
-            parameters=self._line.parameters,
+            prepared,
+            incoming=Incoming(stream, decoder, freshness, self._line.timings.heartbeat_s, self._left_out),
+            workplace=Workplace(log, jobs, self._threads, FlushLimits(flushes=limits.max_flushes)),
+            database=Database(self._catalog, self._line.parameters),
             say_needed=self._preparation.say_needed,
         )
         self._health.start_streaming(freshness, awake_or_asleep())

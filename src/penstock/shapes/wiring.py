@@ -27,6 +27,7 @@ from penstock.postgres.stream.walk import FrameWalk
 from penstock.shapes.feed.collector import Collector
 from penstock.shapes.feed.ledger import Ledger
 from penstock.shapes.feed.log_writer import ShapesReader
+from penstock.shapes.feed.resnapshots import Resnapshots
 from penstock.shapes.flushing.complaints import complaints, failing_holder
 from penstock.shapes.flushing.job_runner import JobRunner, JobThreads
 from penstock.shapes.flushing.table_watch import TableWatch
@@ -64,34 +65,52 @@ def trees_at_start(
     return [first.get(relation, tree) for relation, tree in trees.items()], own
 
 
+class Incoming(NamedTuple):
+    """Where changes come from, and the way back."""
+
+    stream: ReplicationStream
+    decoder: Decoder
+    freshness: Freshness
+    heartbeat_s: float
+    left_out: set[Relation]
+    """Gets the tables of which the server has left out changes."""
+
+
+class Workplace(NamedTuple):
+    """Where changes wait, and who carries them into the tables."""
+
+    log: ChangeLog
+    jobs: ShapeJobs
+    threads: JobThreads
+    limits: FlushLimits
+
+
+class Database(NamedTuple):
+    """The database itself, for looks at the catalog and for snapshots."""
+
+    catalog: ShapeCatalog
+    parameters: dict[str, Any]
+
+
 class ShapesPipeline:
     """Makes the parts and knows how they hang together. They are run by the leadership."""
 
     def __init__(
         self,
         shapes: Sequence[Shape],
-        *,
         prepared: Prepared,
-        stream: ReplicationStream,
-        decoder: Decoder,
-        left_out: set[Relation],
-        freshness: Freshness,
-        log: ChangeLog,
-        catalog: ShapeCatalog,
-        jobs: ShapeJobs,
-        threads: JobThreads,
-        limits: FlushLimits,
-        heartbeat_s: float,
-        parameters: dict[str, Any],
+        *,
+        incoming: Incoming,
+        workplace: Workplace,
+        database: Database,
         say_needed: Callable[[SnapshotAgain], None],
     ) -> None:
         self._shapes = shapes
-        self._say_needed = say_needed
         self.keeper = prepared.keeper
         start_lsn = prepared.slot.start_lsn
         held = {action.shape: action.offset for action in prepared.actions if isinstance(action, Continue)}
         known = self._known_facts(held)
-        self.walk = FrameWalk(decoder, confirmed_lsn=start_lsn, needs_lsn=True)
+        self.walk = FrameWalk(incoming.decoder, confirmed_lsn=start_lsn, needs_lsn=True)
         trees, own_trees = trees_at_start(prepared.facts, known)
         self.ledger = Ledger(
             collector=Collector(
@@ -101,73 +120,52 @@ class ShapesPipeline:
                 held=held,
                 own_trees=own_trees,
             ),
-            log=log,
+            log=workplace.log,
             tracker=FlushTracker(initial_lsn=start_lsn),
-            plan=FlushPlan(limits),
+            plan=FlushPlan(workplace.limits),
         )
         self._enter_shapes(prepared, held)
         self.confirmed = Confirmed(self.ledger.tracker, self.keeper, self.ledger.offsets)
         self.feedback = Feedback(
-            line=stream,
+            line=incoming.stream,
             tracker=self.confirmed,
             received_lsn=lambda: self.walk.received_lsn,
-            heartbeat_s=heartbeat_s,
+            heartbeat_s=incoming.heartbeat_s,
+        )
+        self.resnapshots = Resnapshots(
+            self.ledger, self.keeper, say_needed=say_needed, wake=lambda: self.runner.wake()
         )
         self.work = Work(
             shapes,
-            jobs=jobs,
-            threads=threads,
+            jobs=workplace.jobs,
+            threads=workplace.threads,
             ledger=self.ledger,
             keeper=self.keeper,
-            catalog=catalog,
-            parameters=parameters,
+            catalog=database.catalog,
+            parameters=database.parameters,
             facts=known,
-            make_anew=self.make_anew,
-            park=self.park,
+            snapshot_again=self.resnapshots.need,
+            park=self.resnapshots.park,
         )
         self.runner = JobRunner(self.ledger, self.work)
         self.reader = ShapesReader(
-            source=stream,
-            left_out=left_out,
+            source=incoming.stream,
+            left_out=incoming.left_out,
             ledger=self.ledger,
-            look_up=catalog.found,
-            note_again=self.note_again,
-            make_anew=self.make_anew,
+            look_up=database.catalog.found,
+            note_again=self.resnapshots.note,
+            snapshot_again=self.resnapshots.need,
             on_commits=self.runner.wake,
-            answering=Answering(self.walk, self.feedback, freshness),
+            answering=Answering(self.walk, self.feedback, incoming.freshness),
         )
         self.watch = TableWatch(
             shapes,
-            catalog=catalog,
+            catalog=database.catalog,
             ledger=self.ledger,
             work=self.work,
-            make_anew=self.make_anew,
-            parameters=parameters,
+            snapshot_again=self.resnapshots.need,
+            parameters=database.parameters,
         )
-
-    async def make_anew(self, again: Sequence[SnapshotAgain]) -> None:
-        """Shapes have to be snapshotted again: they are pinned, and then the registry hears of it."""
-        if again:
-            self.ledger.carry_out(again, time.monotonic())
-            await self.note_again(again)
-            for shape, reason in again:
-                if self.ledger.collector.is_gone(shape):
-                    _log.error("shape_parked", shape=shape, detail=reason)
-
-    async def note_again(self, again: Sequence[SnapshotAgain]) -> None:
-        """Shapes are pinned to be snapshotted again: the registry knows, and then nobody waits for them."""
-        await self.keeper.update(lambda registry: registry.all_awaiting(again))
-        for each in again:
-            self.ledger.noted(each.shape)
-            self._say_needed(each)
-        self.runner.wake()
-
-    async def park(self, shape: str, sentence: str) -> None:
-        """A shape can't go on until somebody acts: the registry knows it, and then nobody waits for it."""
-        self.ledger.stop(shape, sentence, time.monotonic())
-        await self.keeper.update(lambda registry: registry.awaiting(shape, sentence))
-        self.ledger.noted(shape)
-        _log.error("shape_parked", shape=shape, detail=sentence)
 
     async def park_holder_of_full_log(self, now: float, stall_s: float) -> None:
         """Nobody waits for a shape that fails while others could go on: it is snapshotted when it works."""
@@ -178,7 +176,7 @@ class ShapesPipeline:
         if holder is not None:
             reason = f"the log is full, and it held it: {holder.error}"
             _log.error("shape_parked", shape=holder.shape, detail=reason)
-            await self.make_anew([SnapshotAgain(holder.shape, reason)])
+            await self.resnapshots.need([SnapshotAgain(holder.shape, reason)])
 
     def lines(self, now: float) -> list[ShapeLine]:
         """Every shape."""

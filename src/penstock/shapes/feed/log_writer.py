@@ -33,13 +33,13 @@ class ShapesReader:
         ledger: Ledger,
         look_up: Callable[[Relation], Awaitable[Found | None]],
         note_again: Callable[[Sequence[SnapshotAgain]], Awaitable[None]],
-        make_anew: Callable[[Sequence[SnapshotAgain]], Awaitable[None]],
+        snapshot_again: Callable[[Sequence[SnapshotAgain]], Awaitable[None]],
         on_commits: Callable[[], None],
         answering: Answering,
     ) -> None:
         """`left_out` gets the tables of which the source has left out changes, before it returns from `read`.
 
-        `note_again` writes the registry, `make_anew` does that for shapes that are yet to be pinned, and
+        `note_again` writes the registry, `snapshot_again` does that for shapes that are yet to be pinned, and
         `on_commits` wakes those who wait for something to flush.
         """
         self._source = source
@@ -47,7 +47,7 @@ class ShapesReader:
         self._ledger = ledger
         self._look_up = look_up
         self._note_again = note_again
-        self._make_anew = make_anew
+        self._snapshot_again = snapshot_again
         self._on_commits = on_commits
         self._answering = answering
         self._wait_again_at = 0.0
@@ -90,7 +90,7 @@ class ShapesReader:
                 found = await self._look_up(relation)
             if found is None:
                 self._wait_again_at = time.monotonic() + _WAIT_EVERY_S
-        await self._make_anew(self._ledger.collector.learn(relation, found))
+        await self._snapshot_again(self._ledger.collector.learn(relation, found))
 
     async def _mend_left_out(self) -> None:
         collector = self._ledger.collector
@@ -98,7 +98,7 @@ class ShapesReader:
             relation = self._left_out.pop()
             if not collector.knows(relation):
                 await self._learn(relation)
-            await self._make_anew(collector.left_out(relation))
+            await self._snapshot_again(collector.left_out(relation))
 
     async def _wait_for_room(self) -> None:
         self.is_paused = True

@@ -39,7 +39,7 @@ class TableWatch:
         catalog: ShapeCatalog,
         ledger: Ledger,
         work: Work,
-        make_anew: Callable[[Sequence[SnapshotAgain]], Awaitable[None]],
+        snapshot_again: Callable[[Sequence[SnapshotAgain]], Awaitable[None]],
         parameters: dict[str, Any],
     ) -> None:
         """`parameters`: of a connection, to look at rows with."""
@@ -47,7 +47,7 @@ class TableWatch:
         self._catalog = catalog
         self._ledger = ledger
         self._work = work
-        self._make_anew = make_anew
+        self._snapshot_again = snapshot_again
         self._parameters = parameters
         self._settling: asyncio.Task[None] | None = None
         self._failures = 0
@@ -61,7 +61,7 @@ class TableWatch:
         async with asyncio.TaskGroup() as group:
             while True:
                 trees, lsn = await self._catalog.look({shape.table for shape in self._shapes})
-                await self._make_anew(self._ledger.collector.check(trees, lsn))
+                await self._snapshot_again(self._ledger.collector.check(trees, lsn))
                 if self._ledger.collector.doubts and (self._settling is None or self._settling.done()):
                     self._settling = group.create_task(self._settle(), name="settle doubts")
                 for shape in self._altered(trees):
@@ -107,7 +107,7 @@ class TableWatch:
                 await asyncio.sleep(_AFTER_FAILURE_S)
                 return
             # Then let the snapshots fail, which say why to everybody.
-            await self._make_anew([again for doubt in doubts for again in collector.give_up(doubt)])
+            await self._snapshot_again([again for doubt in doubts for again in collector.give_up(doubt)])
             return
         await self._until_passed(exported.cut_lsn)
         for doubt, content in contents:
@@ -118,7 +118,7 @@ class TableWatch:
                 rows=content.rows,
                 took_s=round(time.monotonic() - begun, 1),
             )
-            await self._make_anew(again)
+            await self._snapshot_again(again)
 
     async def _hopeful(self) -> list[Doubt]:
         """The doubts that the server's rows may prove wrong. The others need no scan."""
@@ -131,7 +131,7 @@ class TableWatch:
         hopeless = [doubt for doubt in doubts if collector.is_hopeless(doubt)]
         for doubt in hopeless:
             _log.info("comparison_left_out", table=str(doubt.member.relation), detail=doubt.suspicion)
-            await self._make_anew(collector.give_up(doubt))
+            await self._snapshot_again(collector.give_up(doubt))
         return [doubt for doubt in doubts if doubt not in hopeless]
 
     async def _until_passed(self, lsn: int) -> None:
@@ -144,7 +144,7 @@ class TableWatch:
         try:
             again = await self._work.follow(shape)
             if again is not None:
-                await self._make_anew([again])
+                await self._snapshot_again([again])
             self._said.pop(shape, None)
         except PenstockError as error:
             if self._said.get(shape) != str(error):

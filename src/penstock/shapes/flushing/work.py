@@ -56,12 +56,12 @@ class Work:
         catalog: ShapeCatalog,
         parameters: dict[str, Any],
         facts: Mapping[str, TableFacts],
-        make_anew: Callable[[Sequence[SnapshotAgain]], Awaitable[None]],
+        snapshot_again: Callable[[Sequence[SnapshotAgain]], Awaitable[None]],
         park: Callable[[str, str], Awaitable[None]],
     ) -> None:
         """`facts`: of the shapes that go on, as the registry has them.
 
-        `park` stops a shape for a reason until somebody acts, `make_anew` lets shapes be snapshotted.
+        `park` stops a shape for a reason until somebody acts, `snapshot_again` lets shapes be snapshotted.
         """
         self._shapes = {shape.name: shape for shape in shapes}
         self._jobs = jobs
@@ -71,7 +71,7 @@ class Work:
         self._catalog = catalog
         self._parameters = parameters
         self._facts = dict(facts)
-        self._make_anew = make_anew
+        self._snapshot_again = snapshot_again
         self._park = park
         self._stopped: dict[str, str] = {}
         """Shapes whose tables were altered in a way that ours can't follow, with the sentence."""
@@ -138,7 +138,7 @@ class Work:
                     raise
             done = await self._threads.run(self._jobs.flush, shape, now, ranges, up_to.tx_offset, added)
         except ForeignCommit as error:
-            await self._make_anew([_said(shape.name, error)])
+            await self._snapshot_again([_said(shape.name, error)])
             raise
         except ChangesUnusable as error:
             await self._give_up_on(shape.name, error)
@@ -159,7 +159,7 @@ class Work:
         self._unread[shape] = self._unread.get(shape, 0) + 1
         if not isinstance(error, TableAltered) or self._unread[shape] >= _LOOKS_AT_A_LAYOUT:
             self._unread.pop(shape)
-            await self._make_anew([SnapshotAgain(shape, str(error))])
+            await self._snapshot_again([SnapshotAgain(shape, str(error))])
 
     async def snapshot(self, shape: str) -> None:
         """Copy the Postgres table as of one moment, and put it in place of the shape's table."""
@@ -245,7 +245,7 @@ class Work:
     async def _follow(self, shape: Shape) -> tuple[TableFacts, Sequence[ColumnFacts]]:
         drift = await self._drift(shape)
         if drift.again:
-            await self._make_anew([SnapshotAgain(shape.name, drift.again)])
+            await self._snapshot_again([SnapshotAgain(shape.name, drift.again)])
             raise ShapeStopped(f"{drift.again}: it is about to be snapshotted again")
         return await self._followed(shape, drift)
 

@@ -77,7 +77,7 @@ class Site:
             ledger=self.ledger,
             look_up=self._look_up,
             note_again=self._note,
-            make_anew=self._note,
+            snapshot_again=self._note,
             on_commits=lambda: None,
             answering=Answering(
                 walk,

@@ -130,7 +130,7 @@ class Desk:
             catalog=cast(ShapeCatalog, None),
             parameters={},
             facts={"a": FACTS},
-            make_anew=self.make_anew,
+            snapshot_again=self.snapshot_again,
             park=self.park,
         )
         self.ledger.plan.start(time.monotonic())
@@ -152,7 +152,7 @@ class Desk:
             if Start("a", Job.FLUSH) not in self.ledger.plan.start(time.monotonic()):
                 return ends
 
-    async def make_anew(self, again: Sequence[SnapshotAgain]) -> None:
+    async def snapshot_again(self, again: Sequence[SnapshotAgain]) -> None:
         self.anew += again
         self.ledger.carry_out(again, time.monotonic())
 
@@ -346,7 +346,7 @@ async def test_a_copy_that_waits_while_its_shape_is_stopped_mends_it(
     follows = asyncio.create_task(desk.work.follow("a"))
     await asyncio.sleep(0)
     again = SnapshotAgain("a", "a label was renamed")
-    await desk.make_anew([again])
+    await desk.snapshot_again([again])
     assert desk.ledger.plan.start(time.monotonic()) == [Start("a", Job.SNAPSHOT)]
     copies = asyncio.create_task(desk.work.snapshot("a"))
     await asyncio.sleep(0)
@@ -387,7 +387,7 @@ async def test_a_snapshot_that_waits_for_its_cut_is_not_being_copied(
     monkeypatch.setattr(desk.jobs, "snapshot", snapshot)
     monkeypatch.setattr(work, "_refuse_problems", lambda *_: None)
     monkeypatch.setattr(work, "export_snapshot", waits)
-    await desk.make_anew([SnapshotAgain("a", "a label was renamed")])
+    await desk.snapshot_again([SnapshotAgain("a", "a label was renamed")])
     desk.ledger.plan.start(time.monotonic())
     copies = asyncio.create_task(desk.work.snapshot("a"))
     await asyncio.sleep(0.01)
@@ -420,7 +420,7 @@ async def test_a_copy_that_is_too_early_is_not_noted(desk: Desk, monkeypatch: py
     monkeypatch.setattr(desk.work, "_current_facts", facts)
     monkeypatch.setattr(work, "_refuse_problems", lambda *_: None)
     monkeypatch.setattr(work, "export_snapshot", late)
-    await desk.make_anew([SnapshotAgain("a", "a label was renamed")])
+    await desk.snapshot_again([SnapshotAgain("a", "a label was renamed")])
     assert desk.ledger.plan.start(time.monotonic()) == [Start("a", Job.SNAPSHOT)]
 
     await desk.work.snapshot("a")

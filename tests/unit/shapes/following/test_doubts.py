@@ -106,7 +106,7 @@ async def test_what_can_not_be_proved_needs_no_scan(monkeypatch: pytest.MonkeyPa
     (doubt,) = collector.doubts
     anew: list[SnapshotAgain] = []
 
-    async def make_anew(again: Sequence[SnapshotAgain]) -> None:
+    async def snapshot_again(again: Sequence[SnapshotAgain]) -> None:
         anew.extend(again)
 
     watch = TableWatch(
@@ -114,7 +114,7 @@ async def test_what_can_not_be_proved_needs_no_scan(monkeypatch: pytest.MonkeyPa
         catalog=cast(Any, None),
         ledger=cast(Any, SimpleNamespace(collector=collector)),
         work=cast(Any, None),
-        make_anew=make_anew,
+        snapshot_again=snapshot_again,
         parameters={"host": "127.0.0.1", "port": 1},
     )
     assert not collector.is_hopeless(doubt), "a TRUNCATE may still be on its way"
