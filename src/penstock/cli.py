@@ -56,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NAME",
-        help="make this shape's table anew; may be given several times",
+        help="rebuild this shape's table; may be given several times",
     )
     _add_spark(shapes)
     shapes.set_defaults(run=_shapes)

@@ -41,7 +41,7 @@ class Wal2JsonKeyScanner:
     2. `scan` gives a key only where everything that the key depends on is as in the template: action, table,
        key column and its type, primary key, and an identity that holds just the key. Otherwise None, and the
        payload has to be read.
-    3. `forget` drops all templates; due whenever a table's key columns are learnt anew.
+    3. `forget` drops all templates; due whenever a table's key columns are learnt again.
     """
 
     def __init__(self) -> None:

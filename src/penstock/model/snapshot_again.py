@@ -1,4 +1,4 @@
-"""SnapshotAgain: the word that a shape's table has to be made anew."""
+"""SnapshotAgain: the word that a shape's table has to be rebuilt."""
 
 from __future__ import annotations
 

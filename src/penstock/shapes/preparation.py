@@ -1,4 +1,4 @@
-"""Before the stream begins: which tables go on, which are made anew, and a slot."""
+"""Before the stream begins: which tables go on, which are rebuilt, and a slot."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ _BUFFER_BYTES: Final = 65536
 class TimedSocket:
     """What http.client needs of a socket, under a deadline.
 
-    A socket's own time-out starts anew with each byte that comes; an answer that trickles would never end.
+    A socket's own time-out restarts with each byte that comes; an answer that trickles would never end.
     Here each wait is for what is left until the deadline.
     """
 

@@ -11,7 +11,7 @@ class OutageClock:
     2. It is out when it has judged nothing for `limit_s` and a request since then failed as a whole. Waiting
        for a backoff alone is no silence of the sink's.
     3. It is out, too, when a request is under way for so long: a resolver knows no time-out.
-    4. While there is nothing to send, nobody can tell: the clock starts anew.
+    4. While there is nothing to send, nobody can tell: the clock restarts.
     """
 
     def __init__(self, *, limit_s: float, now: float) -> None:

@@ -77,7 +77,7 @@ def _deep(files: Sequence[DataFile], column: str) -> list[DataFile]:
 def rewrite(
     spark: SparkSession, path: str, chosen: Sequence[DataFile], key: Sequence[str], wanted: int
 ) -> None:
-    """Write the rows of these files anew, sorted by key. The commit changes no data. Blocks.
+    """Rewrite the rows of these files, sorted by key. The commit changes no data. Blocks.
 
     A file that somebody else has replaced meanwhile makes it fail with Delta's own conflict.
     """

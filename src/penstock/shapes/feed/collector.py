@@ -428,7 +428,7 @@ class Collector:
         self._without_toast = frozenset(name for tree in trees for name in without_toast(tree))
 
     def _forget_routes(self, tables: Set[Relation]) -> None:
-        """Tables that begin anew lose what is no longer part of them; that is looked up when met again.
+        """Tables that are rebuilt lose what is no longer part of them; that is looked up when met again.
 
         The others keep everything: their changes may be in the log under a name that only a look-up
         brought, later than the trees were read.

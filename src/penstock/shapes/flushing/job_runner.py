@@ -61,7 +61,7 @@ class ShapeWork(Protocol):
         """Flush what is new, and say so to the ledger."""
 
     async def snapshot(self, shape: str) -> None:
-        """Make the table anew, and say so to the ledger."""
+        """Rebuild the table, and say so to the ledger."""
 
     async def upkeep(self, shape: str) -> None:
         """Look after the table: nobody's position changes."""

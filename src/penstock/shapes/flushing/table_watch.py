@@ -124,7 +124,7 @@ class TableWatch:
         """The doubts that the server's rows may prove wrong. The others need no scan."""
         collector = self._ledger.collector
         doubts = collector.doubts
-        # A TRUNCATE that explains it all may still be on its way. Who waits in vain compares.
+        # A TRUNCATE that explains it all may still be on its way. If none comes, rows are compared.
         with suppress(TimeoutError):
             async with asyncio.timeout(_PATIENCE_S):
                 await self._until_passed(max(doubt.look_lsn for doubt in doubts))

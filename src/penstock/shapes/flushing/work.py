@@ -213,7 +213,7 @@ class Work:
         )
 
     async def follow(self, shape: str) -> SnapshotAgain | None:
-        """The Postgres table was altered: add new columns to ours, or say that it is to be made anew.
+        """The Postgres table was altered: add new columns to ours, or say that it is to be rebuilt.
 
         ShapeStopped if neither helps. One that was stopped is looked at again: it may have been mended.
         """

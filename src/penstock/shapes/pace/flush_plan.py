@@ -232,7 +232,7 @@ class FlushPlan:
             plan.hurried_since = min(plan.hurried_since, now)
 
     def snapshot(self, shape: str, now: float) -> None:
-        """The shape's table is to be made, for the first time or anew."""
+        """The shape's table is to be made, for the first time or again."""
         plan = self._plans[shape]
         if plan.stopped_since < math.inf:
             plan.stopped_since = math.inf

@@ -160,7 +160,7 @@ class FlushTracker:
         return self._move(shape, progress, offset, now)
 
     def add(self, shape: str, *, flushed: LogOffset, now: float) -> None:
-        """Pin a shape, new or begun anew, before its snapshot is taken."""
+        """Pin a shape, new or restarted, before its snapshot is taken."""
         if flushed.tx_offset > self._frontier:
             raise ValueError(
                 f"shape {shape} can't be pinned at {flushed}, past the frontier {format_lsn(self._frontier)}"

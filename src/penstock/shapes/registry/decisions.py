@@ -57,7 +57,7 @@ def decide(
     shapes: Sequence[Shape],
     offsets: Mapping[str, LogOffset | None],
 ) -> Decision:
-    """Which tables may go on, and which must be made anew.
+    """Which tables may go on, and which must be rebuilt.
 
     `offsets` has the tables that exist; None for one that holds no offset of ours under this system id.
 
@@ -76,7 +76,7 @@ def decide(
        the same timeline, and the slot begins at or below its cut, so that all changes after it come.
     7. The registry that is returned has the shapes of the file and no other: a removed shape stops
        counting, and is a table without an entry when it comes back. It has the reason of each snapshot, so
-       that a crash before the snapshot changes nothing. When all are snapshotted, its ceiling starts afresh.
+       that a crash before the snapshot changes nothing. When all are snapshotted, its ceiling starts again.
     """
     sentence = None if registry is None else _refusal(registry, server)
     if sentence is not None:
@@ -141,7 +141,7 @@ def _gap(registry: Registry, server: ServerFacts) -> str | None:
     if server.confirmed_flush_lsn > registry.ceiling_lsn:
         return (
             f"{stands}, above {format_lsn(registry.ceiling_lsn)}, the highest position ever confirmed from"
-            " here: somebody moved it or created it anew, and the changes between are in no table"
+            " here: somebody moved it or created it again, and the changes between are in no table"
         )
     if switch_point is not None and server.confirmed_flush_lsn > switch_point:
         return (

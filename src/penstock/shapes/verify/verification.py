@@ -4,7 +4,7 @@ All tables are compared under one exported snapshot, whose cut P is exact: trans
 below P are in it, no others.
 
 While the service runs:
-1. It is waited until the slot's confirmed_flush_lsn is at P or above. Then every table has every transaction
+1. It waits until the slot's confirmed_flush_lsn is at P or above. Then every table has every transaction
    below P: that is what confirming means. It may have some above P, too.
 2. So a row that is equal now was right. One that differs may have been changed above P, or is wrong: it is
    looked at again, up to RECHECK_LIMIT of them a shape.
