@@ -31,11 +31,12 @@ from penstock.postgres.slot.state import describe
 from penstock.postgres.stream.replication import ReplicationStream
 from penstock.postgres.timeline import ServerIdentity, flushed_lsn
 from penstock.settings.services import ShapesSettings
+from penstock.shapes.feed.from_postgres import Incoming
 from penstock.shapes.flushing.job_runner import JobThreads
 from penstock.shapes.pace.flush_plan import FlushLimits, ShapeState
 from penstock.shapes.preparation import Preparation, Prepared
 from penstock.shapes.registry.registry import RegistryStore
-from penstock.shapes.wiring import Database, Incoming, ShapeLine, ShapesPipeline, Workplace
+from penstock.shapes.wiring import Database, ShapeLine, ShapesPipeline, Workplace
 from penstock.status.board import StatusBoard
 from penstock.status.health import Fault, Health, Phase
 from penstock.status.shapes_metrics import ShapesMetrics
@@ -184,7 +185,7 @@ class ShapesLeadership:
         finally:
             self._board.rest()
             self._pipeline = None
-            self.confirmed_lsn = pipeline.feedback.confirmed_lsn
+            self.confirmed_lsn = pipeline.feed.confirmed_lsn
             await self._threads.settle(jobs.cancel)
             await asyncio.to_thread(log.close)
             with suppress(OSError):
@@ -205,12 +206,12 @@ class ShapesLeadership:
 
     async def _run_together(self, pipeline: ShapesPipeline, watchdog: Watchdog, freshness: Freshness) -> None:
         await self._line.run_together(
-            pipeline.reader.run(),
+            pipeline.feed.read(),
             {
                 "jobs": pipeline.runner.run(),
                 "tables": pipeline.watch.run(),
-                "feedback": pipeline.feedback.run(),
-                "ceiling": pipeline.confirmed.run(pipeline.feedback.send_if_moved),
+                "feedback": pipeline.feed.report(),
+                "ceiling": pipeline.confirmed.run(pipeline.feed.tell_if_moved),
                 "watchdog": watchdog.watch(),
                 "guard": watchdog.guard(),
                 "house": self._keep_house(pipeline, freshness),
@@ -289,8 +290,8 @@ class ShapesLeadership:
                 await pipeline.confirmed.catch_up()
         except TimeoutError:
             _log.warning("drain_incomplete", behind=pipeline.ledger.tracker.behind_count)
-        await self._line.last_word(lambda: pipeline.feedback.send(reply_requested=True), freshness)
-        _log.info("drained", confirmed_lsn=format_lsn(pipeline.feedback.confirmed_lsn))
+        await self._line.last_word(pipeline.feed.last_word, freshness)
+        _log.info("drained", confirmed_lsn=format_lsn(pipeline.feed.confirmed_lsn))
 
     async def _keep_house(self, pipeline: ShapesPipeline, freshness: Freshness) -> None:
         """Once a second: forget what nobody needs, and say who holds everybody up."""

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import structlog
 
 from penstock.changelog.log import ChangeLog
-from penstock.decoding.port import Decoder
 from penstock.lake.ports import ShapeJobs
 from penstock.model.log_offset import BEFORE_ALL, LogOffset
 from penstock.model.relation import Relation
@@ -19,14 +18,10 @@ from penstock.model.snapshot_again import SnapshotAgain
 from penstock.postgres.catalog.table_catalog import ShapeCatalog
 from penstock.postgres.catalog.table_facts import TableFacts
 from penstock.postgres.catalog.table_tree import Tree
-from penstock.postgres.leader.answering import Answering
-from penstock.postgres.leader.freshness import Freshness
-from penstock.postgres.stream.feedback import Feedback
-from penstock.postgres.stream.replication import ReplicationStream
-from penstock.postgres.stream.walk import FrameWalk
 from penstock.shapes.feed.collector import Collector
+from penstock.shapes.feed.from_postgres import Incoming, PostgresFeed
 from penstock.shapes.feed.ledger import Ledger
-from penstock.shapes.feed.log_writer import ShapesReader
+from penstock.shapes.feed.port import Feed
 from penstock.shapes.feed.resnapshots import Resnapshots
 from penstock.shapes.flushing.complaints import complaints, failing_holder
 from penstock.shapes.flushing.job_runner import JobRunner, JobThreads
@@ -65,17 +60,6 @@ def trees_at_start(
     return [first.get(relation, tree) for relation, tree in trees.items()], own
 
 
-class Incoming(NamedTuple):
-    """Where changes come from, and the way back."""
-
-    stream: ReplicationStream
-    decoder: Decoder
-    freshness: Freshness
-    heartbeat_s: float
-    left_out: set[Relation]
-    """Gets the tables of which the server has left out changes."""
-
-
 class Workplace(NamedTuple):
     """Where changes wait, and who carries them into the tables."""
 
@@ -110,11 +94,11 @@ class ShapesPipeline:
         start_lsn = prepared.slot.start_lsn
         held = {action.shape: action.offset for action in prepared.actions if isinstance(action, Continue)}
         known = self._known_facts(held)
-        self.walk = FrameWalk(incoming.decoder, confirmed_lsn=start_lsn, needs_lsn=True)
+        walk = incoming.walk(start_lsn)
         trees, own_trees = trees_at_start(prepared.facts, known)
         self.ledger = Ledger(
             collector=Collector(
-                walk=self.walk,
+                walk=walk,
                 shapes={shape.name: shape.table for shape in shapes},
                 trees=trees,
                 held=held,
@@ -126,12 +110,6 @@ class ShapesPipeline:
         )
         self._enter_shapes(prepared, held)
         self.confirmed = Confirmed(self.ledger.tracker, self.keeper, self.ledger.offsets)
-        self.feedback = Feedback(
-            line=incoming.stream,
-            tracker=self.confirmed,
-            received_lsn=lambda: self.walk.received_lsn,
-            heartbeat_s=incoming.heartbeat_s,
-        )
         self.resnapshots = Resnapshots(
             self.ledger, self.keeper, say_needed=say_needed, wake=lambda: self.runner.wake()
         )
@@ -148,15 +126,14 @@ class ShapesPipeline:
             park=self.resnapshots.park,
         )
         self.runner = JobRunner(self.ledger, self.work)
-        self.reader = ShapesReader(
-            source=incoming.stream,
-            left_out=incoming.left_out,
-            ledger=self.ledger,
+        self.feed: Feed = PostgresFeed(
+            incoming,
+            walk,
+            self.ledger,
+            self.confirmed,
+            self.resnapshots,
             look_up=database.catalog.found,
-            note_again=self.resnapshots.note,
-            snapshot_again=self.resnapshots.need,
             on_commits=self.runner.wake,
-            answering=Answering(self.walk, self.feedback, incoming.freshness),
         )
         self.watch = TableWatch(
             shapes,
@@ -169,7 +146,7 @@ class ShapesPipeline:
 
     async def park_holder_of_full_log(self, now: float, stall_s: float) -> None:
         """Nobody waits for a shape that fails while others could go on: it is snapshotted when it works."""
-        if not self.reader.is_paused:
+        if not self.feed.is_paused:
             return
         behind = self.ledger.tracker.stalled(now, 0.0)
         holder = failing_holder(self.ledger.plan.status(now), behind, stall_s=stall_s)
@@ -180,7 +157,7 @@ class ShapesPipeline:
 
     def lines(self, now: float) -> list[ShapeLine]:
         """Every shape."""
-        received = self.walk.received_lsn
+        received = self.feed.received_lsn
         return [
             ShapeLine(
                 status,
@@ -198,12 +175,12 @@ class ShapesPipeline:
         ledger = self.ledger
         return ShapesReading(
             line_age_s,
-            self.walk.received_lsn,
+            self.feed.received_lsn,
             ledger.tracker.frontier_lsn,
             ledger.transactions,
             ledger.changes,
             ledger.log.size_bytes,
-            self.reader.is_paused,
+            self.feed.is_paused,
             [
                 ShapeReading(
                     line.status.shape,
@@ -240,7 +217,7 @@ class ShapesPipeline:
         return complaints(
             self.ledger.plan.stalled(now, stall_s),
             self.ledger.tracker.stalled(now, 0.0),
-            log_is_full=self.reader.is_paused,
+            log_is_full=self.feed.is_paused,
             stall_s=stall_s,
         )
 

@@ -1,4 +1,4 @@
-"""The shapes' reader: frames from the stream into the log, as fast as the disk allows."""
+"""LogWriter: frames from the stream into the log, as fast as the disk allows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PATIENCE_S: Final = 0.25
 _WAIT_EVERY_S: Final = 5.0
 
 
-class ShapesReader:
+class LogWriter:
     """Drives the collector. While the log is full it doesn't read, between transactions; feedback goes on."""
 
     def __init__(

@@ -95,7 +95,7 @@ class Work:
         """Apply what is new in the log to the shape's table, in one commit."""
         async with self._turns[shape]:
             log = self._ledger.log
-            relations = self._ledger.collector.relations_of(Relation(*self._shapes[shape].table))
+            relations = self._ledger.collector.relations_of(self._shapes[shape].table)
             up_to = log.boundary_within(relations, self._ledger.held(shape), FLUSH_MAX_BYTES)
             has_more = up_to < log.last_persisted_txn_offset
             done = await self._flush(self._shapes[shape], relations, up_to)

@@ -22,7 +22,7 @@ from penstock.postgres.stream.feedback import Feedback
 from penstock.postgres.stream.walk import FrameWalk
 from penstock.shapes.feed.collector import Collector
 from penstock.shapes.feed.ledger import Ledger
-from penstock.shapes.feed.log_writer import ShapesReader
+from penstock.shapes.feed.log_writer import LogWriter
 from penstock.shapes.pace.flush_plan import FlushPlan
 from penstock.shapes.pace.flush_tracker import FlushTracker
 
@@ -71,7 +71,7 @@ class Site:
             plan=FlushPlan(),
         )
         self.ledger.add("events", interval_s=0.0, held=BEFORE_ALL, now=0.0)
-        self._reader = ShapesReader(
+        self._reader = LogWriter(
             source=self.line,
             left_out=set(),
             ledger=self.ledger,
