@@ -90,10 +90,10 @@ def _problems(shape: Shape, facts: TableFacts | None, tables: Collection[Relatio
 
 def _missing_table(shape: Shape, tables: Collection[Relation]) -> Problem:
     found = f"there is no table {shape.table}"
-    names = sorted(str(Relation(*table)) for table in tables)
+    names = sorted(str(table) for table in tables)
     close = get_close_matches(str(shape.table), names, n=1)
     # The right name in another schema is not always close as a whole.
-    close += sorted(str(Relation(*table)) for table in tables if table.table == shape.table.table)
+    close += sorted(str(table) for table in tables if table.table == shape.table.table)
     if close:
         return Problem(found, f"did you mean {close[0]}?")
     return Problem(found, "create it, or name one that is in the database that PGDATABASE names")
@@ -115,7 +115,7 @@ def _missing_columns(shape: Shape, facts: TableFacts) -> Iterator[Problem]:
 
 
 def _not_ours(facts: TableFacts) -> Problem | None:
-    table = Relation(*facts.relation)
+    table = facts.relation
     if facts.encoding != UTF8:
         return Problem(
             f"the database's encoding is {facts.encoding}, which wal2json does not translate",
@@ -132,7 +132,7 @@ def _not_ours(facts: TableFacts) -> Problem | None:
             "name the tables that inherit, or make them partitions",
         )
     for leaf in facts.leaves:
-        name = Relation(*leaf.relation)
+        name = leaf.relation
         if leaf.persistence != PERMANENT:
             fix = f"ALTER TABLE {name} SET LOGGED" if leaf.persistence == "u" else "name a permanent table"
             what = _PERSISTENCES.get(leaf.persistence, "not permanent")
@@ -157,7 +157,7 @@ def _key(shape: Shape, facts: TableFacts) -> Iterator[Problem]:
 
 
 def _no_key(shape: Shape, facts: TableFacts) -> Problem:
-    table, index = Relation(*facts.relation), facts.key_index
+    table, index = facts.relation, facts.key_index
     if index is not None:
         return Problem(
             f"the key of {table} is deferrable, so rows may share it inside a transaction",
@@ -179,7 +179,7 @@ def _no_key(shape: Shape, facts: TableFacts) -> Problem:
 def _identities(shape: Shape, facts: TableFacts) -> Iterator[Problem]:
     need_full = _need_full(shape, facts)
     if need_full:
-        names = _listed([str(Relation(*leaf.relation)) for leaf in need_full])
+        names = _listed([str(leaf.relation) for leaf in need_full])
         yield Problem(
             f"where needs REPLICA IDENTITY FULL on {names}: an update leaves out long values that it"
             " doesn't change, and the row can't be judged without them",
@@ -187,7 +187,7 @@ def _identities(shape: Shape, facts: TableFacts) -> Iterator[Problem]:
         )
     silent = [leaf for leaf in facts.leaves if leaf not in need_full and not leaf.carries(facts.key)]
     if facts.key and silent:
-        names = _listed([str(Relation(*leaf.relation)) for leaf in silent])
+        names = _listed([str(leaf.relation) for leaf in silent])
         by_primary = facts.key_index is not None and facts.key_index.is_primary
         yield Problem(
             f"updates and deletes of {names} don't carry the key ({', '.join(facts.key)})",
@@ -203,7 +203,7 @@ def _need_full(shape: Shape, facts: TableFacts) -> list[LeafFacts]:
 
 def _statements(leaves: Sequence[LeafFacts], identity: str) -> str:
     shown = leaves[:_STATEMENTS_SHOWN]
-    text = "; ".join(f"ALTER TABLE {Relation(*leaf.relation)} REPLICA IDENTITY {identity}" for leaf in shown)
+    text = "; ".join(f"ALTER TABLE {leaf.relation} REPLICA IDENTITY {identity}" for leaf in shown)
     more = len(leaves) - len(shown)
     return f"{text}; and so for {more} more" if more else text
 
