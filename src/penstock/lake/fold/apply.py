@@ -1,6 +1,6 @@
 """Apply: the net effect of a batch of changes, one row a key, for one MERGE.
 
-In comes what decode.py makes, of one table, whole transactions, in any order:
+In comes what rows.py makes, of one table, whole transactions, in any order:
 
     _penstock_tx_offset, _penstock_op_offset   the change's LogOffset
     _penstock_action                           insert, update, delete or truncate

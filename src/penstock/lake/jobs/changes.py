@@ -68,7 +68,7 @@ def behind(ranges: Sequence[SegmentRange], offset: int | None) -> list[SegmentRa
 
 
 def changes_frame(spark: SparkSession, layout: ShapeLayout, ranges: Sequence[SegmentRange]) -> DataFrame:
-    """The changes in these ranges, as decode.py describes them, in no order.
+    """The changes in these ranges, as rows.py describes them, in no order.
 
     Small ones are decoded now, and may raise DecodeError, LayoutChanged or SegmentUnreadable. The rest is
     decoded by each job that reads the frame: run it within `plain_errors`.

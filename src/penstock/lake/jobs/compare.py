@@ -1,6 +1,6 @@
 """Compare a Postgres table with a lake table, row by row, in one pass.
 
-Only rows come here that verify_buckets.py did not find equal, and those that are looked at again.
+Only rows come here that compare_buckets.py did not find equal, and those that are looked at again.
 
 1. Rows of both sides are brought together by key. A key is `missing` (from the lake), `extra` (in the lake
    only), `different`, or equal. A key that the lake has twice is `different`, whatever its rows hold.

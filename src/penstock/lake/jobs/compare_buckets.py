@@ -5,7 +5,7 @@
 2. A bucket's sums are its rows, and the sum of each of two 64-bit hashes of every row. They don't depend on
    the order of rows, and each side is read once, with nothing kept but the sums. Hashes are summed as halves
    of 32 bits, which no number of rows makes overflow. (XOR would not see two rows become two equal others.)
-3. Rows are equal as verify.py says, so what Spark's hash takes for equal and Postgres doesn't is hashed
+3. Rows are equal as compare.py says, so what Spark's hash takes for equal and Postgres doesn't is hashed
    beside it: a null, which the hash leaves out, and the sign of 0.0. Both sides have the same types: the
    scale of decimals is theirs. All other values go in with every bit.
 4. Buckets that differ have equal sums only if both hashes meet by accident. Nobody is kept from forging that.

@@ -61,7 +61,7 @@ class Keys(NamedTuple):
     unclear: pa.Table
     """They were changed, and the last change lacks columns, or too much was changed to tell."""
     changes: pa.Table
-    """All changes of the table, as decode.py describes them."""
+    """All changes of the table, as rows.py describes them."""
 
     @property
     def clear(self) -> int:
