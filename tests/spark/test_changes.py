@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -114,8 +115,8 @@ def test_what_a_table_has_is_cut_off_the_ranges() -> None:
     early, late = segment_range(1, up_to=10), segment_range(1, after=LogOffset(20, OP_INFINITY), up_to=30)
 
     assert behind([early, late], None) == [early, late]
-    assert [part.after.tx_offset for part in behind([early, late], 5)] == [5, 20]
-    assert [part.after for part in behind([early, late], 25)] == [LogOffset(25, OP_INFINITY)]
+    assert behind([early, late], 5) == [replace(early, after=LogOffset(5, OP_INFINITY)), late]
+    assert behind([early, late], 25) == [replace(late, after=LogOffset(25, OP_INFINITY))]
     assert behind([early, late], 30) == []
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from penstock.changelog.errors import ChangeLogTrimmed
 from penstock.model.log_offset import LAST_BEFORE_REAL, OP_INFINITY, LogOffset
 from penstock.model.relation import Relation
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 LANDMARK_BYTES = 64 * 1024
 """At least this far apart, a segment's batches are remembered by their place in the file."""
@@ -76,6 +79,17 @@ class SegmentRange:
     def size_bytes(self) -> int:
         """How many bytes there are to read."""
         return self.end - self.start
+
+    def behind(self, offset: LogOffset) -> Self:
+        """What it holds behind an offset."""
+        return replace(self, after=max(self.after, offset))
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """See `segment_reader.read_segment`. Blocks."""
+        # Whoever only plans needs no Arrow.
+        from penstock.changelog.segment_reader import read_segment
+
+        return read_segment(self)
 
 
 @dataclass(slots=True)

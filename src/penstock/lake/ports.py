@@ -1,14 +1,39 @@
-"""ShapeJobs: what Spark does for a shape. A port: the service knows no Spark."""
+"""Ports: what Spark does for a shape, and where it reads the changes. The service knows no Spark."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
-from penstock.changelog.index import SegmentRange
+from penstock.model.log_offset import LogOffset
 from penstock.model.shape import Shape
 from penstock.postgres.catalog.table_facts import ColumnFacts, TableFacts
 from penstock.postgres.snapshot.export import SnapshotPart
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class ChangePart(Protocol):
+    """Some changes, in the order of the stream. It may be sent to another process, and read there."""
+
+    @property
+    def up_to(self) -> LogOffset:
+        """Changes behind this are not in it."""
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes there are to read."""
+
+    @property
+    def wanted_bytes(self) -> int:
+        """How many of them are changes that were asked for, at most."""
+
+    def behind(self, offset: LogOffset) -> Self:
+        """What it holds behind an offset."""
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """Batches with the columns `tx_offset`, `op_offset` and `payload`. Blocks; SegmentUnreadable."""
 
 
 class TableState(NamedTuple):
@@ -45,11 +70,11 @@ class ShapeJobs(Protocol):
         self,
         shape: Shape,
         facts: TableFacts,
-        ranges: Sequence[SegmentRange],
+        ranges: Sequence[ChangePart],
         up_to: int,
         added: Sequence[ColumnFacts] = (),
     ) -> JobDone:
-        """Apply these parts of the log, whole transactions up to `up_to`, in one commit.
+        """Apply these changes, whole transactions up to `up_to`, in one commit.
 
         `facts` are those of the table as ours has it, `added` columns included, which ours lacks so far, or
         has with fewer digits.

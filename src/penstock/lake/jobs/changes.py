@@ -1,4 +1,4 @@
-"""The changes of a shape, read from the log's segments and decoded once, as a DataFrame.
+"""The changes of a shape, read from where they are kept and decoded once, as a DataFrame.
 
 A small batch is decoded right here and handed to Spark as a local relation: that takes no Spark job, and a
 flush of one row is mostly the cost of its jobs. Anything larger is decoded in Python workers; each has one
@@ -8,16 +8,15 @@ segment's bytes and one batch of rows in memory at a time.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from penstock.changelog.index import SegmentRange
-from penstock.changelog.segment_reader import read_segment
 from penstock.decoding.rows import ChangeDecoder, Column
+from penstock.lake.ports import ChangePart
 from penstock.lake.spark.session import saying_errors
 from penstock.model.log_offset import OP_INFINITY, LogOffset
 
@@ -59,15 +58,15 @@ class ShapeLayout:
         )
 
 
-def behind(ranges: Sequence[SegmentRange], offset: int | None) -> list[SegmentRange]:
+def behind(ranges: Sequence[ChangePart], offset: int | None) -> list[ChangePart]:
     """What the ranges hold of transactions behind `offset`; everything if that is None."""
     if offset is None:
         return list(ranges)
     flushed = LogOffset(offset, OP_INFINITY)
-    return [replace(part, after=max(part.after, flushed)) for part in ranges if part.up_to > flushed]
+    return [part.behind(flushed) for part in ranges if part.up_to > flushed]
 
 
-def changes_frame(spark: SparkSession, layout: ShapeLayout, ranges: Sequence[SegmentRange]) -> DataFrame:
+def changes_frame(spark: SparkSession, layout: ShapeLayout, ranges: Sequence[ChangePart]) -> DataFrame:
     """The changes in these ranges, as rows.py describes them, in no order.
 
     Small ones are decoded now, and may raise DecodeError, LayoutChanged or SegmentUnreadable. The rest is
@@ -87,7 +86,7 @@ def changes_frame(spark: SparkSession, layout: ShapeLayout, ranges: Sequence[Seg
     return spark.range(len(tasks), numPartitions=len(tasks)).mapInArrow(decode, schema)
 
 
-def decode_here(layout: ShapeLayout, ranges: Sequence[SegmentRange]) -> pa.Table:
+def decode_here(layout: ShapeLayout, ranges: Sequence[ChangePart]) -> pa.Table:
     """The changes in these ranges, decoded in this process. Blocks."""
     # Neither Arrow nor Spark can make a table of no batches.
     batches = [layout.decoder().decode([], []), *decoded(layout, ranges)]
@@ -99,7 +98,7 @@ def local_frame(spark: SparkSession, changes: pa.Table) -> DataFrame:
     return spark.createDataFrame(changes, from_arrow_schema(changes.schema, prefer_timestamp_ntz=True))
 
 
-def is_small(ranges: Sequence[SegmentRange]) -> bool:
+def is_small(ranges: Sequence[ChangePart]) -> bool:
     """Whether these ranges are decoded in the driver."""
     return (
         sum(part.wanted_bytes for part in ranges) <= LOCAL_BYTES
@@ -107,9 +106,9 @@ def is_small(ranges: Sequence[SegmentRange]) -> bool:
     )
 
 
-def share_out(ranges: Sequence[SegmentRange]) -> list[list[SegmentRange]]:
+def share_out(ranges: Sequence[ChangePart]) -> list[list[ChangePart]]:
     """The ranges, in order, in tasks of some megabytes each."""
-    tasks: list[list[SegmentRange]] = []
+    tasks: list[list[ChangePart]] = []
     room = 0
     for part in ranges:
         if not tasks or room < part.size_bytes:
@@ -120,7 +119,7 @@ def share_out(ranges: Sequence[SegmentRange]) -> list[list[SegmentRange]]:
     return tasks
 
 
-def decoded(layout: ShapeLayout, ranges: Sequence[SegmentRange]) -> Iterator[pa.RecordBatch]:
+def decoded(layout: ShapeLayout, ranges: Sequence[ChangePart]) -> Iterator[pa.RecordBatch]:
     """The changes in these ranges, in order, in batches of bounded size. Blocks."""
     decoder = layout.decoder()
     for batches in _gathered(ranges):
@@ -129,12 +128,12 @@ def decoded(layout: ShapeLayout, ranges: Sequence[SegmentRange]) -> Iterator[pa.
         yield decoder.decode(offsets, rows["payload"].to_pylist())
 
 
-def _gathered(ranges: Sequence[SegmentRange]) -> Iterator[list[pa.RecordBatch]]:
+def _gathered(ranges: Sequence[ChangePart]) -> Iterator[list[pa.RecordBatch]]:
     """The log's own batches, which are small, put together: each decoded batch has a price of its own."""
     batches: list[pa.RecordBatch] = []
     rows = size = 0
     for part in ranges:
-        for batch in read_segment(part):
+        for batch in part.read():
             batches.append(batch)
             rows += batch.num_rows
             size += batch.nbytes

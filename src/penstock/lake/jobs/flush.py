@@ -19,13 +19,13 @@ from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.changelog.index import SegmentRange
 from penstock.decoding.rows import Column
 from penstock.lake.delta.data_files import DataFile
 from penstock.lake.delta.rearrange import FILE_ROWS
 from penstock.lake.delta.table import ShapeTable
 from penstock.lake.fold.apply import Survey, fold, survey, survey_here
 from penstock.lake.jobs.changes import ShapeLayout, behind, changes_frame, decode_here, is_small, local_frame
+from penstock.lake.ports import ChangePart
 from penstock.lake.spark.session import plain_errors
 
 _INTERPRETED_ROWS: Final = 100_000
@@ -55,7 +55,7 @@ def flush(
     spark: SparkSession,
     table: ShapeTable,
     layout: ShapeLayout,
-    ranges: Sequence[SegmentRange],
+    ranges: Sequence[ChangePart],
     up_to: int,
     added: Sequence[Column] = (),
 ) -> Flushed:
@@ -92,7 +92,7 @@ def settings_for(touched: Sequence[DataFile], changes: int) -> dict[str, str]:
 
 @contextmanager
 def _changes(
-    spark: SparkSession, layout: ShapeLayout, ranges: Sequence[SegmentRange]
+    spark: SparkSession, layout: ShapeLayout, ranges: Sequence[ChangePart]
 ) -> Iterator[tuple[DataFrame, Survey]]:
     """The changes and their survey; kept until the end, so that they are decoded just once."""
     if is_small(ranges):

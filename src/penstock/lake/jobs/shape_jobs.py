@@ -10,7 +10,6 @@ from typing import Final
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from penstock.changelog.index import SegmentRange
 from penstock.decoding.rows import Column, LayoutChanged, NanRefused, RowIncomplete
 from penstock.lake.delta.table import AppId, ShapeTable
 from penstock.lake.errors import ChangesUnusable, SparkGone, TableAltered
@@ -18,7 +17,7 @@ from penstock.lake.jobs.changes import ShapeLayout
 from penstock.lake.jobs.difference import merge_difference
 from penstock.lake.jobs.flush import flush
 from penstock.lake.jobs.snapshot_source import snapshot_rows
-from penstock.lake.ports import JobDone, TableState
+from penstock.lake.ports import ChangePart, JobDone, TableState
 from penstock.lake.spark.names import column_of
 from penstock.lake.spark.session import java_exit_code, plain_errors, shape_session
 from penstock.model.shape import Shape, ShapesFile
@@ -59,7 +58,7 @@ class SparkJobs:
         self,
         shape: Shape,
         facts: TableFacts,
-        ranges: Sequence[SegmentRange],
+        ranges: Sequence[ChangePart],
         up_to: int,
         added: Sequence[ColumnFacts] = (),
     ) -> JobDone:
