@@ -15,11 +15,10 @@ demo: setup ## Watch a shop's changes reach Kinesis and Delta tables while leade
 	@$(BIN)/penstock demo
 
 check: lint ## Run the linters, then the unit and property tests (under two minutes)
-	$(BIN)/pytest -q tests/unit tests/properties
+	$(BIN)/pytest -q -n 2 tests/unit tests/properties
 
 test: lint ## Run the linters, then all tests, and report what unit and property tests cover (under 40 minutes)
-	$(BIN)/coverage run -m pytest -q tests/unit tests/properties
-	@$(BIN)/coverage report
+	$(BIN)/pytest -q -n 2 --cov --cov-report=term:skip-covered tests/unit tests/properties
 	$(BIN)/pytest --durations=10 tests/integration tests/spark tests/faults
 
 soak: setup ## Play generated histories against penstock shapes for SOAK_MINUTES (10); compare every table
