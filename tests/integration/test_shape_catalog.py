@@ -12,8 +12,8 @@ import pytest
 from psycopg import AsyncConnection
 from psycopg.conninfo import conninfo_to_dict
 
+from penstock.decoding.plugins import decoder_for
 from penstock.decoding.rows import Column
-from penstock.decoding.wal2json import is_unreadable
 from penstock.errors import ConnectionFailed
 from penstock.local.postgres import PrivatePostgres
 from penstock.model.relation import Relation
@@ -54,7 +54,7 @@ async def catalog(postgres: PrivatePostgres, database: str) -> AsyncIterator[Sha
     async def opened() -> AsyncConnection:
         return await connect(conninfo_to_dict(postgres.conninfo(database)))
 
-    catalog = ShapeCatalog(opened)
+    catalog = ShapeCatalog(opened, decoder_for("wal2json"))
     yield catalog
     await catalog.close()
 
@@ -532,7 +532,9 @@ class TestTypes:
         if search_path is not None:
             sql(f"ALTER DATABASE {database} SET search_path = {search_path or repr('')}")
         frame = self.insert_frame(postgres.conninfo(database), table)
-        catalog = ShapeCatalog(lambda: connect(conninfo_to_dict(postgres.conninfo(database))))
+        catalog = ShapeCatalog(
+            lambda: connect(conninfo_to_dict(postgres.conninfo(database))), decoder_for("wal2json")
+        )
 
         facts = await facts_of(catalog, table)
         await catalog.close()
@@ -579,7 +581,7 @@ class TestTypes:
 
         facts = await facts_of(catalog)
 
-        assert is_unreadable(facts.columns[1].type) is not readable
+        assert catalog.decoder.is_unreadable(facts.columns[1].type) is not readable
 
 
 class TestTheSession:
@@ -622,7 +624,9 @@ class TestTheSession:
         assert list(mixed) == [{EVENTS: facts}, [facts.tree], Found()]
 
     async def test_no_answer_is_an_error(self, postgres: PrivatePostgres) -> None:
-        catalog = ShapeCatalog(lambda: connect(conninfo_to_dict(postgres.conninfo("no_such_database"))))
+        catalog = ShapeCatalog(
+            lambda: connect(conninfo_to_dict(postgres.conninfo("no_such_database"))), decoder_for("wal2json")
+        )
 
         with pytest.raises(ConnectionFailed):
             await place_of(catalog, T)

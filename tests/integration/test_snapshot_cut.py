@@ -183,7 +183,7 @@ async def test_the_cut_is_exact_among_concurrent_writers(site: Site) -> None:
     taken = []
     with writers(site):
         for _ in range(4):
-            async with export_snapshot(site.parameters) as snapshot:
+            async with export_snapshot(site.parameters, plugin="wal2json") as snapshot:
                 journal = await rows_of(snapshot, JOURNAL, "number")
                 rows = await rows_of(snapshot, T, "id", "v", part_bytes=1)
                 taken.append((snapshot.cut_lsn, journal, rows))
@@ -284,7 +284,7 @@ async def test_a_commit_that_begins_to_hang_during_the_export_is_below_the_cut_a
 @asynccontextmanager
 async def exporting(site: Site) -> AsyncIterator[asyncio.Task[ExportedSnapshot]]:
     """An export under way in a task; the snapshot it gives lives as long as this."""
-    context = export_snapshot(site.parameters)
+    context = export_snapshot(site.parameters, plugin="wal2json")
     task = asyncio.create_task(context.__aenter__())
     try:
         yield task
@@ -326,7 +326,7 @@ async def test_the_slot_is_needed_only_for_the_export_and_all_ends_with_an_excep
     site.psql("INSERT INTO t VALUES (1, 1)")
 
     async def use() -> None:
-        async with export_snapshot(site.parameters) as snapshot:
+        async with export_snapshot(site.parameters, plugin="wal2json") as snapshot:
             await until(lambda: not site.psql(TEMPORARY), "the temporary slot is gone")
             assert await rows_of(snapshot, T, "id") == [("1",)]
             raise KeyError("the user's own")
@@ -339,7 +339,7 @@ async def test_the_slot_is_needed_only_for_the_export_and_all_ends_with_an_excep
 async def test_time_limits_for_ordinary_sessions_do_not_end_the_holder(site: Site) -> None:
     for setting in ("idle_in_transaction_session_timeout", "idle_session_timeout", "statement_timeout"):
         site.psql(f"ALTER DATABASE \"{site.database}\" SET {setting} = '200ms'")
-    async with export_snapshot(site.parameters) as snapshot:
+    async with export_snapshot(site.parameters, plugin="wal2json") as snapshot:
         with closing(site.session()) as ordinary:
             pid = ordinary.info.backend_pid
             lives = f"SELECT pid FROM pg_stat_activity WHERE pid = {pid}"
@@ -352,7 +352,7 @@ async def test_no_time_limit_ends_a_session_that_copies(site: Site) -> None:
     known = [name for (name,) in site.psql(TIME_LIMITS)]
     for setting in known:
         site.psql(f"ALTER DATABASE \"{site.database}\" SET {setting} = '60s'")
-    async with export_snapshot(site.parameters) as snapshot:
+    async with export_snapshot(site.parameters, plugin="wal2json") as snapshot:
         (part,) = await snapshot.parts([T])
         with closing(connect_for_copy()) as connection:
             list(copy_part(connection, snapshot.name, ["id"], part))
@@ -369,7 +369,7 @@ async def test_parts_hold_every_row_once_while_rows_move_and_the_table_grows(sit
     )
     site.psql("DELETE FROM t WHERE id % 7 = 0; UPDATE t SET v = -v WHERE id % 3 = 0")
     expected = site.psql("SELECT id::text, v::text FROM t ORDER BY t.id")
-    async with export_snapshot(site.parameters) as snapshot:
+    async with export_snapshot(site.parameters, plugin="wal2json") as snapshot:
         parts = await snapshot.parts([T], part_bytes=10 * 8192)
         assert len(parts) > 10
         assert parts[0].first_block == 0
@@ -385,7 +385,7 @@ async def test_parts_hold_every_row_once_while_rows_move_and_the_table_grows(sit
 
 async def test_chunks_are_whole_lines_of_bounded_size(site: Site) -> None:
     site.psql("CREATE TABLE wide AS SELECT g, repeat(md5(g::text), 4000) FROM generate_series(1, 100) g")
-    async with export_snapshot(site.parameters) as snapshot:
+    async with export_snapshot(site.parameters, plugin="wal2json") as snapshot:
         (part,) = await snapshot.parts([Relation("public", "wide")])
         with closing(connect_for_copy()) as connection:
             chunks = list(copy_part(connection, snapshot.name, ["g", "repeat"], part))
@@ -398,7 +398,7 @@ async def test_chunks_are_whole_lines_of_bounded_size(site: Site) -> None:
 @pytest.mark.parametrize("end", ["pg_terminate_backend", "pg_cancel_backend"])
 async def test_a_copy_that_is_ended_half_way_is_an_error_and_no_short_part(site: Site, end: str) -> None:
     site.psql("CREATE TABLE wide AS SELECT g, repeat(md5(g::text), 4000) FROM generate_series(1, 400) g")
-    async with export_snapshot(site.parameters) as snapshot:
+    async with export_snapshot(site.parameters, plugin="wal2json") as snapshot:
         (part,) = await snapshot.parts([Relation("public", "wide")], part_bytes=1 << 30)
         with closing(connect_for_copy()) as connection:
             chunks = copy_part(connection, snapshot.name, ["g", "repeat"], part)
@@ -409,7 +409,7 @@ async def test_a_copy_that_is_ended_half_way_is_an_error_and_no_short_part(site:
 
 
 async def test_an_empty_table_has_one_part_without_rows(site: Site) -> None:
-    async with export_snapshot(site.parameters) as snapshot:
+    async with export_snapshot(site.parameters, plugin="wal2json") as snapshot:
         assert await snapshot.parts([]) == []
         assert await snapshot.parts([T]) == [SnapshotPart(T, 0, None)]
         assert await rows_of(snapshot, T, "id") == []
@@ -427,7 +427,7 @@ async def test_leaves_and_heirs_are_copied_each_for_itself(site: Site) -> None:
         INSERT INTO t VALUES (1, 1); INSERT INTO heir VALUES (2, 2);
     """)
     leaves = [Relation("public", "low"), Relation("Own", "Hi'gh")]
-    async with export_snapshot(site.parameters) as snapshot:
+    async with export_snapshot(site.parameters, plugin="wal2json") as snapshot:
         assert [part.relation for part in await snapshot.parts(leaves)] == leaves
         found = [await rows_of(snapshot, leaf, "Key", "a b", "c%") for leaf in leaves]
         assert found == [[("1", "x", "2")], [("11", "y", "22")]]
@@ -450,7 +450,7 @@ async def test_leaves_and_heirs_are_copied_each_for_itself(site: Site) -> None:
 )
 async def test_a_table_replaced_since_the_snapshot_is_never_read_as_empty(site: Site, meanwhile: str) -> None:
     site.psql("INSERT INTO t VALUES (1, 1)")
-    async with export_snapshot(site.parameters) as snapshot:
+    async with export_snapshot(site.parameters, plugin="wal2json") as snapshot:
         site.psql(meanwhile)
         with pytest.raises(SnapshotStale, match=r"t.*Take a new snapshot"):
             await snapshot.parts([T])
@@ -459,7 +459,7 @@ async def test_a_table_replaced_since_the_snapshot_is_never_read_as_empty(site: 
 
 
 async def test_a_column_dropped_since_the_snapshot_is_said(site: Site) -> None:
-    async with export_snapshot(site.parameters) as snapshot:
+    async with export_snapshot(site.parameters, plugin="wal2json") as snapshot:
         site.psql("ALTER TABLE t DROP v")
         with pytest.raises(SnapshotStale, match='column "v" does not exist'):
             await rows_of(snapshot, T, "id", "v")
@@ -467,7 +467,7 @@ async def test_a_column_dropped_since_the_snapshot_is_said(site: Site) -> None:
 
 async def test_a_table_with_parts_can_not_be_truncated_until_the_snapshot_ends(site: Site) -> None:
     truncate = "SET lock_timeout = '50ms'; TRUNCATE t"
-    async with export_snapshot(site.parameters) as snapshot:
+    async with export_snapshot(site.parameters, plugin="wal2json") as snapshot:
         await snapshot.parts([T])
         with pytest.raises(psycopg.errors.LockNotAvailable):
             site.psql(truncate)
@@ -479,7 +479,7 @@ async def test_a_copy_gives_way_to_a_truncate_that_waits_for_its_snapshot(site: 
     """The copy would wait for the TRUNCATE, which waits for the holder, which waits for the copy."""
     waits = "SELECT 1 FROM pg_locks WHERE relation = 't'::regclass AND NOT granted"
     site.psql("INSERT INTO t VALUES (1, 1)")
-    async with export_snapshot(site.parameters) as snapshot:
+    async with export_snapshot(site.parameters, plugin="wal2json") as snapshot:
         (part,) = await snapshot.parts([T])
         truncate = asyncio.create_task(asyncio.to_thread(site.psql, "TRUNCATE t"))
         await until(lambda: site.psql(waits), "the TRUNCATE waits")
@@ -490,7 +490,7 @@ async def test_a_copy_gives_way_to_a_truncate_that_waits_for_its_snapshot(site: 
 
 
 async def test_a_part_whose_snapshot_has_ended_is_an_error(site: Site) -> None:
-    async with export_snapshot(site.parameters) as snapshot:
+    async with export_snapshot(site.parameters, plugin="wal2json") as snapshot:
         (part,) = await snapshot.parts([T])
     await nothing_is_left(site)
     with pytest.raises(SnapshotStale, match="the snapshot has ended"):
@@ -516,7 +516,7 @@ async def test_a_wrong_password_is_said_and_not_shown(site: Site, reader: str) -
 
     async def refused() -> ConnectionFailed | None:
         try:
-            async with export_snapshot(given):
+            async with export_snapshot(given, plugin="wal2json"):
                 return None
         except ConnectionFailed as error:
             return error
@@ -535,11 +535,15 @@ async def test_a_role_that_can_not_see_all_rows_is_refused(
     site.psql("INSERT INTO t VALUES (1, 1)")
     monkeypatch.setenv("PGUSER", reader)
     monkeypatch.setenv("PGPASSWORD", "the right one")
-    async with export_snapshot(site.parameters | {"user": reader, "password": "the right one"}) as snapshot:
+    async with export_snapshot(
+        site.parameters | {"user": reader, "password": "the right one"}, plugin="wal2json"
+    ) as snapshot:
         with pytest.raises(TableUnreadable, match="permission denied for table t"):
             await snapshot.parts([T])
     site.psql(f"GRANT SELECT ON t TO {reader}; ALTER TABLE t ENABLE ROW LEVEL SECURITY")
-    async with export_snapshot(site.parameters | {"user": reader, "password": "the right one"}) as snapshot:
+    async with export_snapshot(
+        site.parameters | {"user": reader, "password": "the right one"}, plugin="wal2json"
+    ) as snapshot:
         with pytest.raises(TableUnreadable, match="row-level security"):
             await rows_of(snapshot, T, "id")
 
@@ -547,7 +551,9 @@ async def test_a_role_that_can_not_see_all_rows_is_refused(
 async def test_a_role_without_replication_is_told_the_fix(site: Site, reader: str) -> None:
     site.psql(f"ALTER ROLE {reader} NOREPLICATION")
     with pytest.raises(RoleLacksReplication, match="Fix: ALTER ROLE"):
-        async with export_snapshot(site.parameters | {"user": reader, "password": "the right one"}):
+        async with export_snapshot(
+            site.parameters | {"user": reader, "password": "the right one"}, plugin="wal2json"
+        ):
             pass
 
 
@@ -555,7 +561,7 @@ async def test_no_spare_slot_is_said(site: Site) -> None:
     made = list(used_up(site))
     try:
         with pytest.raises(NoSpareSlot, match="Fix: raise max_replication_slots"):
-            async with export_snapshot(site.parameters):
+            async with export_snapshot(site.parameters, plugin="wal2json"):
                 pass
     finally:
         for slot in made:

@@ -63,7 +63,7 @@ def streamed(postgres: PrivatePostgres, database: str, slot: str) -> StreamedRow
 
 async def content(postgres: PrivatePostgres, database: str) -> tuple[Digest, int]:
     parameters = {**conninfo_to_dict(postgres.conninfo(database)), "options": QUALIFIED_NAMES}
-    async with export_snapshot(parameters) as exported:
+    async with export_snapshot(parameters, plugin="wal2json") as exported:
         with pytest.raises(SnapshotStale):
             await exported.content(Relation("public", "no"))
         found = await exported.content(T)

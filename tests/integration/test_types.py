@@ -105,7 +105,7 @@ def _landed(session: psycopg.Connection[Any], table: str, case: Case, frames: li
 
 
 def _streamed(landed: Landed) -> pa.Array:
-    decoder = ChangeDecoder("public.t", [ID, landed.column], ["id"])
+    decoder = ChangeDecoder("public.t", [ID, landed.column], ["id"], plugin="wal2json")
     offsets = [LogOffset(100, 2 * at) for at in range(len(landed.frames))]
     return decoder.decode(offsets, landed.frames)["v"]
 
@@ -189,7 +189,7 @@ def test_what_real_frames_leave_out(postgres: PrivatePostgres, database: str) ->
         ):
             session.execute(statement.encode())
         frames = _frames(session)
-    batch = ChangeDecoder("public.k", columns, ["id"]).decode(
+    batch = ChangeDecoder("public.k", columns, ["id"], plugin="wal2json").decode(
         [(1, 2 * at) for at in range(len(frames))], frames
     )
 

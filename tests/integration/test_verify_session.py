@@ -19,7 +19,7 @@ async def test_names_have_their_schema(
         monkeypatch.setenv(name, value)
     postgres.psql("CREATE TABLE t (id int PRIMARY KEY, k regclass)", database)
     line = line_of(load_shapes_settings(dotenv=None))
-    async with line.open(), watch_changes(line.parameters) as watch:
+    async with line.open(), watch_changes(line.parameters, plugin="wal2json") as watch:
         postgres.psql("INSERT INTO t VALUES (1, 't')", database)
         frames = await watch.frames([Relation("public", "t")], 2**60)
     assert frames is not None

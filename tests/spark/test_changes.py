@@ -39,7 +39,9 @@ SECRET = "hunter2"
 
 
 def layout(*names: str) -> ShapeLayout:
-    return ShapeLayout("public.orders", tuple(Column(name, TYPES[name]) for name in names), ("id",), names)
+    return ShapeLayout(
+        "public.orders", tuple(Column(name, TYPES[name]) for name in names), ("id",), names, plugin="wal2json"
+    )
 
 
 def frame(action: str, row: dict[str, Any] | None = None, old: dict[str, Any] | None = None) -> bytes:

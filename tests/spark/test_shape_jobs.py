@@ -24,7 +24,7 @@ LINES = Shape("lines", Relation("public", "lines"))
 @pytest.fixture
 def jobs(started: Started, tmp_path: Path) -> SparkJobs:
     file = ShapesFile("shapes.toml", str(tmp_path / "lake"), (ORDERS, LINES))
-    return SparkJobs(started.spark, file, ServerIdentity("7", 1, {}))
+    return SparkJobs(started.spark, file, ServerIdentity("7", 1, {}), plugin="wal2json")
 
 
 def test_shapes_share_spark_fairly(started: Started, jobs: SparkJobs) -> None:

@@ -89,7 +89,7 @@ def source(
 async def test_values_of_every_kind_come_typed(source: Source) -> None:
     source.psql(EVERY_KIND)
     columns = [Column(*row) for row in source.psql(COLUMNS)]
-    async with export_snapshot(source.parameters) as snapshot:
+    async with export_snapshot(source.parameters, plugin="wal2json") as snapshot:
         parts = await snapshot.parts([T])
         frame = source.rows(columns, parts, snapshot.name)
         found = await asyncio.to_thread(frame.orderBy(F.col("Id").desc()).collect)
@@ -111,7 +111,7 @@ async def test_values_of_every_kind_come_typed(source: Source) -> None:
 
 async def test_dozens_of_parts_are_a_partition_each_and_hold_each_row_once(source: Source) -> None:
     source.psql("CREATE TABLE t AS SELECT g AS id, repeat('x', 500) FROM generate_series(1, 2000) g")
-    async with export_snapshot(source.parameters) as snapshot:
+    async with export_snapshot(source.parameters, plugin="wal2json") as snapshot:
         parts = await snapshot.parts([T], part_bytes=3 * 8192)
         source.psql("UPDATE t SET id = -id")
         frame = source.rows(INT, parts, snapshot.name)
@@ -135,7 +135,7 @@ async def test_a_cancelled_job_ends_its_sessions(source: Source) -> None:
         yield next(batches)
         threading.Event().wait()
 
-    async with export_snapshot(source.parameters) as snapshot:
+    async with export_snapshot(source.parameters, plugin="wal2json") as snapshot:
         parts = await snapshot.parts([T])
         frame = source.rows(columns, parts, snapshot.name)
         job = asyncio.create_task(asyncio.to_thread(failure, frame.mapInArrow(stuck, frame.schema), "stuck"))
@@ -158,7 +158,7 @@ def failure(frame: DataFrame, group: str = "failing") -> PenstockError:
 
 async def test_errors_of_postgres_come_back_as_they_were_raised(source: Source) -> None:
     source.psql("CREATE TABLE t AS SELECT 1 AS id")
-    async with export_snapshot(source.parameters) as snapshot:
+    async with export_snapshot(source.parameters, plugin="wal2json") as snapshot:
         source.psql("TRUNCATE t")
         frame = source.rows(INT, [SnapshotPart(T, 0, None)], snapshot.name)
         error = await asyncio.to_thread(failure, frame)
@@ -178,7 +178,7 @@ def test_a_server_that_is_not_there_is_said(source: Source, monkeypatch: pytest.
 
 async def test_values_are_not_shown(source: Source) -> None:
     source.psql("CREATE TABLE t AS SELECT 'secret' AS id")
-    async with export_snapshot(source.parameters) as snapshot:
+    async with export_snapshot(source.parameters, plugin="wal2json") as snapshot:
         parts = await snapshot.parts([T])
         misread = source.rows([Column("id", "bigint")], parts, snapshot.name)
         error = await asyncio.to_thread(failure, misread)

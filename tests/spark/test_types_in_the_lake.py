@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from penstock.decoding.plugins import decoder_for
 from penstock.decoding.rows import Column
 from penstock.local.postgres import PrivatePostgres
 from penstock.model.relation import Relation
@@ -79,7 +80,7 @@ async def columns_of(site: ShapesSite) -> dict[str, Column]:
         conninfo = site.postgres.conninfo(site.database, options=PINNED_SESSION)
         return await psycopg.AsyncConnection.connect(conninfo, autocommit=True)
 
-    catalog, table = ShapeCatalog(connect), Relation("public", "copied")
+    catalog, table = ShapeCatalog(connect, decoder_for("wal2json")), Relation("public", "copied")
     try:
         facts = (await catalog.facts([table]))[table]
     finally:

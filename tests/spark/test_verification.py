@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from penstock.decoding.plugins import decoder_for
 from penstock.decoding.wal2json import replication_options
 from penstock.lake.delta.table import AppId, ShapeTable
 from penstock.lake.jobs.compare import Counts, Values, compare
@@ -116,13 +117,15 @@ async def verify(
         async def another() -> Any:
             return await connect(parameters)
 
-        catalog = ShapeCatalog(another)
+        catalog = ShapeCatalog(another, decoder_for("wal2json"))
         facts = (await catalog.facts([Relation("public", "t")]))[Relation("public", "t")]
         check = ShapeCheck(shape, facts)
         try:
             await Verification(
                 [check],
-                jobs=VerifyJobs(spark, ShapesFile("file", str(tmp_path), (shape,)), "1", 1),
+                jobs=VerifyJobs(
+                    spark, ShapesFile("file", str(tmp_path), (shape,)), "1", 1, plugin="wal2json"
+                ),
                 threads=threads,
                 catalog=catalog,
                 session=session,

@@ -55,6 +55,8 @@ PURE_FILES = (
 )
 IMPURE_LIBRARIES = ("asyncio", "psycopg", "boto3", "botocore", "pyspark")
 FOR_SPARK = ("lake/", "sources/", "spark/", "bench/", "shapes/app.py")
+BEHIND_A_DOOR = {"penstock.decoding.wal2json": "decoding/", "penstock.decoding.key_scan": "decoding/"}
+"""What only one folder imports; the others ask at its door."""
 NOT_FOR_CAPTURE = ("pyspark", "moto", "rich")
 
 
@@ -116,6 +118,7 @@ def violations(root: Path) -> list[str]:
         *spark_outside_its_place(root),
         *impure_pure_files(root),
         *imports_upwards(root),
+        *imports_past_a_door(root),
         *(f"folders in a circle: {' -> '.join(circle)}" for circle in circles(folder_graph(root))),
     ]
 
@@ -140,6 +143,14 @@ def imports_upwards(root: Path) -> Iterator[str]:
             yield f"{top} is in no layer"
         elif layer_of[top] <= layer_of.get(other_top, len(LAYERS)):
             yield f"{file.relative_to(root)} imports {other_top}; {top} is not above it"
+
+
+def imports_past_a_door(root: Path) -> Iterator[str]:
+    for file in sorted(root.rglob("*.py")):
+        place = file.relative_to(root).as_posix()
+        for name in sorted(imports_of(file, root) & BEHIND_A_DOOR.keys()):
+            if not place.startswith(BEHIND_A_DOOR[name]):
+                yield f"{place} imports {name}, which is for {BEHIND_A_DOOR[name]} alone"
 
 
 def own_imports(root: Path) -> Iterator[tuple[Path, Path]]:
@@ -273,7 +284,17 @@ def test_a_planted_tree_that_keeps_the_rules_passes(planted: Path) -> None:
             "capture; kinesis is not above it",
         ),
         ("shapes/feed/x.py", "from ...capture.app import run", "capture; shapes is not above it"),
-        ("model/x.py", "from penstock.decoding import wal2json", "decoding; model is not above it"),
+        ("model/x.py", "from penstock.decoding import port", "decoding; model is not above it"),
+        (
+            "shapes/definition/x.py",
+            "from penstock.decoding.wal2json import Wal2Json",
+            "penstock.decoding.wal2json, which is for decoding/ alone",
+        ),
+        (
+            "postgres/catalog/x.py",
+            "from penstock.decoding import wal2json",
+            "penstock.decoding.wal2json, which is for decoding/ alone",
+        ),
     ],
 )
 def test_a_planted_break_is_named(planted: Path, place: str, code: str, imported: str) -> None:

@@ -6,7 +6,8 @@ import subprocess
 import time
 from typing import Final
 
-from penstock.decoding.wal2json import replication_options
+from penstock.decoding.plugins import decoder_for
+from penstock.decoding.port import RecordContent
 from penstock.local.postgres import PrivatePostgres
 from penstock.local.postgres_programs import PostgresPrograms
 
@@ -57,7 +58,7 @@ def write_backlog(postgres: PrivatePostgres, database: str, changes: int) -> Non
 def read_with_pg_recvlogical(postgres: PrivatePostgres, database: str) -> float:
     """Seconds that pg_recvlogical takes to read the backlog to /dev/null with the same options."""
     end_lsn = postgres.psql("SELECT pg_current_wal_lsn()::text", database)[0][0]
-    options = replication_options(include_timestamp=True, include_lsn=True, include_pk=True)
+    options = decoder_for("wal2json").record_options(RecordContent())
     command = [
         str(PostgresPrograms.find().bindir / "pg_recvlogical"),
         *("--dbname", postgres.conninfo(database), "--slot", _baseline_slot(database)),

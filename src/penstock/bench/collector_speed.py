@@ -7,7 +7,7 @@ import time
 from typing import Final
 
 from penstock.bench.table import Row
-from penstock.decoding.wal2json import Wal2Json
+from penstock.decoding.plugins import decoder_for
 from penstock.model.lsn import format_lsn
 from penstock.model.relation import Relation
 from penstock.postgres.catalog.table_tree import Member, Tree
@@ -37,7 +37,7 @@ def seconds_for(frames: list[memoryview], *, shapes: int) -> float:
     """CPU time that a collector with so many shapes takes for these frames, which are all of one table."""
     tables = {f"shape_{number}": Relation("public", f"t{number}") for number in range(shapes)}
     collector = Collector(
-        walk=FrameWalk(Wal2Json(), confirmed_lsn=10, needs_lsn=True),
+        walk=FrameWalk(decoder_for("wal2json"), confirmed_lsn=10, needs_lsn=True),
         shapes=tables,
         trees=[
             Tree(Member(table, number, number, "a")) for number, table in enumerate(tables.values(), start=1)

@@ -12,7 +12,7 @@ from psycopg.sql import SQL, Placeholder
 from penstock.changelog.index import SegmentRange
 from penstock.changelog.log import ChangeLog, LogLimits
 from penstock.changelog.runs import create_run
-from penstock.decoding import wal2json
+from penstock.decoding.plugins import decoder_for
 from penstock.decoding.rows import Column
 from penstock.local.postgres import PrivatePostgres
 from penstock.model.change import Action
@@ -81,10 +81,10 @@ def write_backlog(postgres: PrivatePostgres, directory: Path, changes: int, keys
 
 def _logged(postgres: PrivatePostgres, database: str, directory: Path) -> Backlog:
     log = ChangeLog(create_run(directory / "log", "bench"), LogLimits(min_free_bytes=0))
-    options = wal2json.replication_options(include_timestamp=False, include_lsn=True, include_pk=True)
+    decoder = decoder_for("wal2json")
+    options = decoder.row_options()[-1]
     arguments = [part for pair in options.items() for part in pair]
     query = SQL(_READ).format(SQL(", ").join([Placeholder()] * len(arguments)))
-    decoder = wal2json.Wal2Json()
     count = tx_offset = op_offset = 0
     session = f"{PINNED_SESSION} {QUALIFIED_NAMES}"
     with psycopg.connect(postgres.conninfo(database), options=session) as connection:

@@ -22,7 +22,9 @@ from penstock.postgres.connection import connection_parameters
 from penstock.postgres.snapshot.export import export_snapshot
 
 _IDLE_S: Final = 20.0
-LAYOUT: Final = ShapeLayout(str(ORDERS), COLUMNS, KEY, tuple(column.name for column in COLUMNS))
+LAYOUT: Final = ShapeLayout(
+    str(ORDERS), COLUMNS, KEY, tuple(column.name for column in COLUMNS), plugin="wal2json"
+)
 
 
 def backlog(
@@ -74,7 +76,7 @@ def snapshot(
 
 async def _snapshot(spark: SparkBench) -> float:
     parameters = connection_parameters(connect_timeout_s=10, silence_limit_s=30, role="bench")
-    async with export_snapshot(parameters) as exported:
+    async with export_snapshot(parameters, plugin="wal2json") as exported:
         parts = await exported.parts([ORDERS])
         return await asyncio.to_thread(spark.snapshot, LAYOUT, parts, exported.name)
 

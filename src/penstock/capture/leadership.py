@@ -81,9 +81,8 @@ class Leadership:
             slot, created = await self._ensure_slot(server)
             note, kept = await self._compare_with_note(server, slot, created=created)
             decoder = decoder_for(self._settings.replication.output_plugin)
-            stream = await self._line.start_stream(
-                decoder, self._settings.wal2json.plugin_options(), on_dropped=self._dropped_by_server
-            )
+            options = decoder.record_options(self._settings.wal2json.content)
+            stream = await self._line.start_stream(decoder, options, on_dropped=self._dropped_by_server)
             await self._lead(stream, decoder, slot, server, note, kept)
         return None
 

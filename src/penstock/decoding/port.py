@@ -83,6 +83,22 @@ class NamedType(NamedTuple):
     type: str
 
 
+class RecordContent(NamedTuple):
+    """What the records of a capture are to tell, and of which tables."""
+
+    timestamp: bool = True
+    lsn: bool = True
+    pk: bool = True
+    """The primary key's columns."""
+    xid: bool = False
+    numeric_as_string: bool = False
+    """Numbers in quotes, so that NaN and the infinities have a text."""
+    add_tables: str | None = None
+    """Patterns: only these tables."""
+    filter_tables: str | None = None
+    """Patterns: all but these tables."""
+
+
 class TransactionEnds(NamedTuple):
     """What a begin or a commit says of its transaction; None where the plugin was told to leave it out."""
 
@@ -136,6 +152,15 @@ class Decoder(Protocol):
 
     def summary(self, payload: bytes) -> Summary:
         """Name the change without its values; empty where the payload can't be read."""
+
+    def frame_type(self, printed: str) -> str:
+        """How a Cell names the type that `format_type` prints like this."""
+
+    def is_unreadable(self, printed: str) -> bool:
+        """Whether no change of a table with a column of this type can be read."""
+
+    def record_options(self, content: RecordContent) -> Mapping[str, str]:
+        """Plugin options with which changes tell this."""
 
     def row_options(self) -> Sequence[Mapping[str, str]]:
         """Plugin options with which changes tell whole rows, the best first.

@@ -141,10 +141,10 @@ class ChangeDecoder:
         columns: Sequence[Column],
         key: Sequence[str],
         *,
+        plugin: str,
         others: Collection[str] = (),
         filtered: bool = False,
         must_come: Collection[str] = (),
-        plugin: str = "wal2json",
     ) -> None:
         self._plugin = plugin
         self._relation = relation

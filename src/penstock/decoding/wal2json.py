@@ -14,6 +14,7 @@ from penstock.decoding.port import (
     Cells,
     KeyColumn,
     NamedType,
+    RecordContent,
     RowChange,
     Summary,
     TransactionEnds,
@@ -134,6 +135,35 @@ class Wal2Json:
         except (msgspec.DecodeError, UnicodeDecodeError):
             return Summary()
 
+    def frame_type(self, printed: str) -> str:
+        """What a frame says of a type that `format_type` prints like this.
+
+        wal2json takes a name that begins with a quote for one that is quoted as a whole, and writes it into
+        the JSON as it is. So the quotes are lost; where more stands inside or behind them, the JSON is
+        broken.
+        """
+        if self.is_unreadable(printed) or not printed.startswith('"') or printed.endswith("]"):
+            return printed
+        return printed[1:-1]
+
+    def is_unreadable(self, printed: str) -> bool:
+        """Whether a frame with a column of this type is no JSON."""
+        if not printed.startswith('"') or printed.endswith("]"):
+            return False
+        return not printed.endswith('"') or any(each in '"\\' for each in printed[1:-1])
+
+    def record_options(self, content: RecordContent) -> dict[str, str]:
+        """Plugin options with which changes tell this."""
+        return replication_options(
+            include_timestamp=content.timestamp,
+            include_lsn=content.lsn,
+            include_pk=content.pk,
+            include_xids=content.xid,
+            numeric_as_string=content.numeric_as_string,
+            add_tables=content.add_tables,
+            filter_tables=content.filter_tables,
+        )
+
     def row_options(self) -> list[dict[str, str]]:
         """wal2json before 2.6 doesn't know the first ones, and writes NaN and the infinities as null."""
         return [
@@ -210,21 +240,3 @@ def replication_options(
 
 def _flag(value: bool) -> str:
     return "true" if value else "false"
-
-
-def frame_type(printed: str) -> str:
-    """What a frame says of a type that `format_type` prints like this.
-
-    wal2json takes a name that begins with a quote for one that is quoted as a whole, and writes it into the
-    JSON as it is. So the quotes are lost; where more stands inside or behind them, the JSON is broken.
-    """
-    if is_unreadable(printed) or not printed.startswith('"') or printed.endswith("]"):
-        return printed
-    return printed[1:-1]
-
-
-def is_unreadable(printed: str) -> bool:
-    """Whether a frame with a column of this type is no JSON."""
-    if not printed.startswith('"') or printed.endswith("]"):
-        return False
-    return not printed.endswith('"') or any(each in '"\\' for each in printed[1:-1])

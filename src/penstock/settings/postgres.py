@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from penstock.decoding.wal2json import replication_options
+from penstock.decoding.port import RecordContent
 from penstock.settings.kinds import (
     Duration,
     Flag,
@@ -45,13 +45,14 @@ class Wal2jsonSettings(Group):
     add_tables: Text | None = Field(default=None, validation_alias="WAL2JSON_ADD_TABLES")
     filter_tables: Text | None = Field(default=None, validation_alias="WAL2JSON_FILTER_TABLES")
 
-    def plugin_options(self) -> dict[str, str]:
-        """The options with which the plugin is started."""
-        return replication_options(
-            include_timestamp=self.include_timestamp,
-            include_lsn=self.include_lsn,
-            include_pk=self.include_pk,
-            include_xids=self.include_transactions,
+    @property
+    def content(self) -> RecordContent:
+        """The same, as a decoder takes it."""
+        return RecordContent(
+            timestamp=self.include_timestamp,
+            lsn=self.include_lsn,
+            pk=self.include_pk,
+            xid=self.include_transactions,
             numeric_as_string=self.numeric_as_string,
             add_tables=self.add_tables,
             filter_tables=self.filter_tables,

@@ -16,6 +16,8 @@ from pyspark.sql import SparkSession
 
 from penstock import exit_codes
 from penstock.changelog.errors import not_shared
+from penstock.decoding.plugins import decoder_for
+from penstock.decoding.port import Decoder
 from penstock.errors import NeedsOperator, PenstockError, PostgresError
 from penstock.lake.errors import SparkGone
 from penstock.lake.jobs.log_check import blind_hosts, cancel_look, runs_in_driver
@@ -179,7 +181,7 @@ class ShapesApp:
 
     def _make_jobs(self, file: ShapesFile, identity: ServerIdentity) -> ShapeJobs:
         self._identity = identity
-        return SparkJobs(self._spark, file, identity)
+        return SparkJobs(self._spark, file, identity, plugin=self._settings.replication.output_plugin)
 
     async def _check_shapes(self) -> None:
         """Refuse what can't work before anything starts; waits for a Postgres that doesn't answer."""
@@ -236,7 +238,7 @@ class ShapesApp:
         """ShapeFileError for shapes that can't work."""
         facts, names = await read_facts(self._settings, file)
         registry = await asyncio.to_thread(open_registry(file.storage).read)
-        refuse(judge(file, facts, names, registry).refused)
+        refuse(judge(file, facts, names, registry, decoder_of(self._settings)).refused)
         refuse(await asyncio.to_thread(where_refusals, self._spark, file, facts))
 
     def _hung_up(self) -> None:
@@ -276,7 +278,7 @@ class ShapesApp:
         new = tuple(shape for shape in file.shapes if shape.name in added)
         if self._identity is None or not new:
             return
-        jobs = await asyncio.to_thread(SparkJobs, self._spark, replace(file, shapes=new), self._identity)
+        jobs = await asyncio.to_thread(self._make_jobs, replace(file, shapes=new), self._identity)
         for shape in new:
             state = await asyncio.to_thread(jobs.state, shape)
             if state.exists and state.tx_offset is None:
@@ -305,9 +307,14 @@ async def read_facts(
     """What the database says of the tables that the file names, and the names of all that it has."""
     line = LeaderLine(settings.replication, settings.leader, role="shapes", session=QUALIFIED_NAMES)
     async with line.open():
-        catalog = ShapeCatalog(line.connect)
+        catalog = ShapeCatalog(line.connect, decoder_of(settings))
         tables = {shape.table for shape in file.shapes}
         return await catalog.facts(tables), await catalog.table_names()
+
+
+def decoder_of(settings: ShapesSettings) -> Decoder:
+    """A decoder of what the server will send."""
+    return decoder_for(settings.replication.output_plugin)
 
 
 def refuse(lines: Sequence[str]) -> None:
@@ -336,7 +343,7 @@ def check_without_spark(settings: ShapesSettings, file: ShapesFile, run: Run) ->
         if run.once:
             raise
         return
-    refuse(judge(file, facts, names, registry).refused)
+    refuse(judge(file, facts, names, registry, decoder_of(settings)).refused)
 
 
 def run_shapes(settings: ShapesSettings, file: ShapesFile, run: Run, progress: Progress) -> int:

@@ -103,7 +103,7 @@ class ShapesLeadership:
         self._board = service.board
         self._stop = service.stop
         self._line = LeaderLine(settings.replication, settings.leader, role="shapes", session=QUALIFIED_NAMES)
-        self._catalog = ShapeCatalog(self._line.connect)
+        self._catalog = ShapeCatalog(self._line.connect, decoder_for(settings.replication.output_plugin))
         self._preparation = Preparation(
             order.file,
             slot=settings.replication.slot,

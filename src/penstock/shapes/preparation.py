@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import structlog
 
+from penstock.decoding.port import Decoder
 from penstock.errors import NeedsOperator
 from penstock.lake.ports import ShapeJobs
 from penstock.model.log_offset import LogOffset
@@ -60,14 +61,15 @@ def judge(
     facts: Mapping[Relation, TableFacts],
     tables: Collection[Relation],
     registry: Registry | None,
+    decoder: Decoder,
 ) -> Judged:
-    """Judge each shape; `facts` and `tables` as `refusals` takes them."""
+    """Judge each shape; `facts`, `tables` and `decoder` as `refusals` takes them."""
     judged = Judged([], {})
     for shape in file.shapes:
         entry = None if registry is None else registry.shapes.get(shape.name)
         has_worked = entry is not None and entry.definition == definition_hash(shape)
         # Nobody meant another name if this one was right before.
-        lines = refusals(replace(file, shapes=(shape,)), facts, () if has_worked else tables)
+        lines = refusals(replace(file, shapes=(shape,)), facts, decoder, () if has_worked else tables)
         if lines and has_worked:
             judged.parked[shape.name] = " ".join(lines)
         else:
@@ -145,7 +147,7 @@ class Preparation:
 
     def _judged(self, registry: Registry | None, facts: Mapping[Relation, TableFacts]) -> Registry | None:
         """Shapes that can't work as their tables are now are parked; ShapesRefused if they never have."""
-        judged = judge(self._file, facts, (), registry)
+        judged = judge(self._file, facts, (), registry, self._catalog.decoder)
         if judged.refused:
             raise ShapesRefused(" ".join(judged.refused))
         for shape, sentence in judged.parked.items():

@@ -41,7 +41,8 @@ LSN: Final = "_penstock_lsn"
 RELATION: Final = "_penstock_relation"
 
 _PLUGIN: Final = "wal2json"
-_OPTIONS: Final = ("path", "table", "run", "after", "up_to")
+"""Whose frames a log has, unless the query says otherwise: the files don't tell."""
+_OPTIONS: Final = ("path", "table", "run", "after", "up_to", "plugin")
 _COMMA_OUTSIDE_QUOTES: Final = re.compile(r',(?=(?:[^"]*"[^"]*")*[^"]*$)')
 _BATCH_ROWS: Final = 10_000
 _BATCH_BYTES: Final = 4 << 20
@@ -61,6 +62,8 @@ class LogQuery:
     """None: the one that was written last."""
     after: LogOffset | None = None
     up_to: LogOffset | None = None
+    plugin: str = _PLUGIN
+    """The output plugin that wrote the frames."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> LogQuery:
@@ -76,6 +79,7 @@ class LogQuery:
             options.get("run"),
             _end_of_transaction(options, "after"),
             _end_of_transaction(options, "up_to"),
+            _plugin(options),
         )
 
 
@@ -93,6 +97,14 @@ def _end_of_transaction(options: Mapping[str, str], name: str) -> LogOffset | No
         return None if text is None else LogOffset(parse_lsn(text), OP_INFINITY)
     except ValueError as error:
         raise LogQueryError(f"option {name}: {error}") from None
+
+
+def _plugin(options: Mapping[str, str]) -> str:
+    plugin = options.get("plugin", _PLUGIN)
+    try:
+        return decoder_for(plugin).plugin
+    except LookupError:
+        raise LogQueryError(f"option plugin: no decoder reads frames of {plugin!r}") from None
 
 
 class Layout:
@@ -172,10 +184,11 @@ class Found(NamedTuple):
     plan: list[SegmentRange]
     columns: tuple[Column, ...]
     key: tuple[str, ...]
+    plugin: str
 
     def decoder(self, relation: Relation) -> ChangeDecoder:
         """A decoder for one relation of the plan."""
-        return ChangeDecoder(str(relation), self.columns, self.key)
+        return ChangeDecoder(str(relation), self.columns, self.key, plugin=self.plugin)
 
 
 def look(query: LogQuery) -> Found:
@@ -197,7 +210,7 @@ def _find(query: LogQuery, run: Path) -> Found:
         begins = format_lsn(scanned.begins_after.tx_offset)
         raise ChangeLogTrimmed(f"the log in {run} holds only what is after {begins}: the rest was trimmed")
     plan = scanned.read_plan({Relation(*table) for table in query.tables}, after, query.up_to)
-    layout = Layout(decoder_for(_PLUGIN).cells)
+    layout = Layout(decoder_for(query.plugin).cells)
     for part in plan:
         relations = dict(part.relations)
         for batch in read_segment(part):
@@ -206,7 +219,7 @@ def _find(query: LogQuery, run: Path) -> Found:
                 layout.take(relations[relation_id], LogOffset(tx_offset, op_offset), payload)
     if not layout.frames:
         raise LogQueryError(_nothing_there(query, run, scanned))
-    return Found(plan, layout.columns, layout.key)
+    return Found(plan, layout.columns, layout.key, query.plugin)
 
 
 def _nothing_there(query: LogQuery, run: Path, scanned: ScannedRun) -> str:

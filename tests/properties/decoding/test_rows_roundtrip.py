@@ -149,7 +149,7 @@ def test_frames_give_back_the_rows(table: tuple[list[Kind], list[list[Any]]]) ->
         + "]}"
         for at, row in enumerate(rows)
     ]  # fmt: skip
-    batch = ChangeDecoder("public.t", columns, ["id"]).decode(
+    batch = ChangeDecoder("public.t", columns, ["id"], plugin="wal2json").decode(
         [(1, 2 * at) for at in range(len(rows))], [frame.encode() for frame in frames]
     )
 
@@ -217,7 +217,7 @@ def test_presence_and_key_changes(changes: list[tuple[str, int, int, set[str]]])
             case "T":
                 expected.append((2 * at, "truncate", None, None, None, None, None))
 
-    batch = ChangeDecoder("public.t", columns, ["id"]).decode(
+    batch = ChangeDecoder("public.t", columns, ["id"], plugin="wal2json").decode(
         [(1, 2 * at) for at in range(len(frames))], [frame.encode() for frame in frames]
     )
 

@@ -51,7 +51,7 @@ PLACED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 def decoder() -> ChangeDecoder:
-    return ChangeDecoder("public.orders", COLUMNS, ["id"])
+    return ChangeDecoder("public.orders", COLUMNS, ["id"], plugin="wal2json")
 
 
 def decoded(*frames: bytes) -> list[dict[str, Any]]:
@@ -131,7 +131,7 @@ def test_an_insert_older_than_a_column_has_the_columns_missing_value() -> None:
         Column("t", "text", missing='say "\\n"'),
         Column("later", "text"),
     ]
-    old = ChangeDecoder("public.t", columns, ["id"])
+    old = ChangeDecoder("public.t", columns, ["id"], plugin="wal2json")
     frames = [
         frame("I", '{"name":"id","type":"bigint","value":1}'),
         frame("U", '{"name":"id","type":"bigint","value":1}', '{"name":"id","type":"bigint","value":1}'),
@@ -147,7 +147,9 @@ def test_an_insert_older_than_a_column_has_the_columns_missing_value() -> None:
 
 @pytest.mark.parametrize("new_id", [7, 8])
 def test_where_needs_what_an_update_leaves_out(new_id: int) -> None:
-    judging = ChangeDecoder("public.orders", COLUMNS, ["id"], filtered=True, must_come=["note"])
+    judging = ChangeDecoder(
+        "public.orders", COLUMNS, ["id"], filtered=True, must_come=["note"], plugin="wal2json"
+    )
     update = frame("U", cells(id=str(new_id), amount="1.50", placed="null"), cells(id="7"))
 
     with pytest.raises(
@@ -181,7 +183,9 @@ def test_where_needs_what_an_update_leaves_out(new_id: int) -> None:
     ],
 )
 def test_where_can_judge_an_update(row: str, old: str, absent: list[str] | None) -> None:
-    judging = ChangeDecoder("public.orders", COLUMNS, ["id"], filtered=True, must_come=["note"])
+    judging = ChangeDecoder(
+        "public.orders", COLUMNS, ["id"], filtered=True, must_come=["note"], plugin="wal2json"
+    )
 
     [update] = judging.decode([AT], [frame("U", row, old)]).to_pylist()
 
@@ -195,7 +199,9 @@ def test_an_update_that_may_bring_a_row_in_has_the_missing_values_of_younger_col
         Column("t", "text", missing="young"),
         Column("later", "text"),
     ]
-    judging = ChangeDecoder("public.t", columns, ["id"], filtered=True, must_come=["t", "later"])
+    judging = ChangeDecoder(
+        "public.t", columns, ["id"], filtered=True, must_come=["t", "later"], plugin="wal2json"
+    )
     row, toasted = '{"name":"id","type":"bigint","value":1}', '{"name":"t","type":"text","value":"toasted"}'
     [update] = judging.decode([AT], [frame("U", row, f"{row},{toasted}")]).to_pylist()
 
@@ -216,7 +222,7 @@ def test_a_key_change_is_a_delete_and_an_insert_that_remembers_the_old_key() -> 
 
 
 def test_a_change_of_one_part_of_a_key_is_a_key_change() -> None:
-    wide = ChangeDecoder("public.orders", COLUMNS, ["note", "id"])
+    wide = ChangeDecoder("public.orders", COLUMNS, ["note", "id"], plugin="wal2json")
     old = cells(id="7", note='"a"')
     batch = wide.decode(
         [AT], [frame("U", cells(id="7", amount="1.50", note='"b"', placed="null"), old)]
@@ -331,7 +337,11 @@ class TestNanInADecimal:
     def test_null_stands_for_it_if_the_shape_says_so(self, value: str) -> None:
         came = frame("I", cells(id="7", amount=value, note='"NaN"', placed="null"))
 
-        [row] = ChangeDecoder("public.orders", WITH_NULLS, ["id"]).decode([AT], [came]).to_pylist()
+        [row] = (
+            ChangeDecoder("public.orders", WITH_NULLS, ["id"], plugin="wal2json")
+            .decode([AT], [came])
+            .to_pylist()
+        )
 
         assert (row["id"], row["amount"], row["note"], row["_penstock_absent"]) == (7, None, "NaN", None)
 
@@ -363,14 +373,16 @@ def test_a_type_that_the_lake_holds_alike_changes_nothing() -> None:
 
 
 def test_a_number_kept_as_text_is_not_text() -> None:
-    free = ChangeDecoder("public.t", [Column("id", "bigint"), Column("note", "numeric")], ["id"])
+    free = ChangeDecoder(
+        "public.t", [Column("id", "bigint"), Column("note", "numeric")], ["id"], plugin="wal2json"
+    )
 
     with pytest.raises(LayoutChanged, match="note was numeric and is text"):
         free.decode([AT], [frame("I", cells(id="1", note='"1,2"'))])
 
 
 def test_columns_that_nobody_asked_for_are_passed_over() -> None:
-    narrow = ChangeDecoder("public.orders", COLUMNS[:2], ["id"], others=["note", "placed"])
+    narrow = ChangeDecoder("public.orders", COLUMNS[:2], ["id"], others=["note", "placed"], plugin="wal2json")
     [row] = narrow.decode([AT], [frame("U", ROW, cells(id="7", note='"x"'))]).to_pylist()
 
     assert (row["id"], row["amount"], row["_penstock_absent"]) == (7, Decimal("1.50"), None)
@@ -386,7 +398,7 @@ def test_numbers_in_quotes_are_numbers() -> None:
     payload = frame("I", '{"name":"id","type":"quantity","value":"5"},' + json.dumps(
         {"name": "ratio", "type": "double precision", "value": "-Infinity"}
     ))  # fmt: skip
-    [row] = ChangeDecoder("public.t", columns, ["id"]).decode([AT], [payload]).to_pylist()
+    [row] = ChangeDecoder("public.t", columns, ["id"], plugin="wal2json").decode([AT], [payload]).to_pylist()
 
     assert (row["id"], row["ratio"]) == (5, float("-inf"))
 

@@ -7,9 +7,11 @@ import struct
 from collections.abc import Collection
 
 import msgspec
+import pytest
 
 from penstock.capture.ack import AckTracker
 from penstock.capture.intake import Intake
+from penstock.decoding import plugins
 from penstock.decoding.port import (
     Cell,
     Cells,
@@ -17,19 +19,25 @@ from penstock.decoding.port import (
     KeyColumn,
     KeyScanner,
     NamedType,
+    RecordContent,
     RowChange,
     Summary,
     TransactionEnds,
     Unreadable,
     Value,
 )
-from penstock.kinesis.write.partition_key import Fallback, PartitionKeys
+from penstock.decoding.rows import ChangeDecoder, Column
+from penstock.kinesis.write.partition_key import Fallback, PartitionKeys, UnknownRelation
 from penstock.model.change import Action
 from penstock.model.key_indexes import KeyIndexes
 from penstock.model.log_offset import LogOffset
 from penstock.model.relation import Relation
+from penstock.model.shape import Shape
+from penstock.postgres.catalog.table_catalog import column_facts
+from penstock.postgres.catalog.table_facts import ColumnFacts, IndexFacts, LeafFacts, TableFacts
 from penstock.postgres.catalog.table_tree import Member, Tree
 from penstock.postgres.stream.walk import FrameWalk
+from penstock.shapes.definition.rules import table_problems
 from penstock.shapes.feed.collector import Append, Collector, Committed
 
 
@@ -74,7 +82,7 @@ class LineDecoder:
             *relation,
             columns=[] if gone else values,
             identity=values if gone else [],
-            pk=msgspec.Raw(values[0].name.encode()),
+            pk=msgspec.Raw(values[0].name.encode() if values else b""),
         )
 
     def cells(self, payload: bytes) -> Cells:
@@ -100,6 +108,15 @@ class LineDecoder:
 
     def summary(self, payload: bytes) -> Summary:
         return Summary()
+
+    def frame_type(self, printed: str) -> str:
+        return printed.upper()
+
+    def is_unreadable(self, printed: str) -> bool:
+        return " " in printed
+
+    def record_options(self, content: RecordContent) -> dict[str, str]:
+        return {"lsn": str(content.lsn)}
 
     def row_options(self) -> list[dict[str, str]]:
         return [{}]
@@ -175,3 +192,48 @@ def test_shapes_take_it() -> None:
         Append(table, 100, 4, LINES[3]),
         Committed(LogOffset(100, 4), 110, frozenset({"s"})),
     ]
+
+
+@pytest.fixture
+def _known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line that a new decoder adds to plugins.py: workers know a decoder by its plugin's name."""
+    monkeypatch.setitem(plugins._DECODERS, DECODER.plugin, LineDecoder)
+
+
+@pytest.mark.usefixtures("_known")
+def test_the_lake_takes_it() -> None:
+    decoder = ChangeDecoder(
+        "public.t", [Column("id", "text"), Column("v", "text")], ["id"], plugin=DECODER.plugin
+    )
+
+    inserted, deleted = decoder.decode([(100, 0), (100, 4)], [LINES[1], LINES[3]]).to_pylist()
+
+    assert (inserted["_penstock_action"], inserted["id"], inserted["v"]) == ("insert", "7", "x")
+    assert (deleted["_penstock_action"], deleted["id"], deleted["v"]) == ("delete", "7", None)
+    assert (deleted["_penstock_tx_offset"], deleted["_penstock_op_offset"]) == (100, 4)
+
+
+def test_partition_keys_read_it() -> None:
+    keys = PartitionKeys(DECODER, by_primary_key=True, fallback=Fallback.TABLE)
+    with pytest.raises(UnknownRelation) as unknown:
+        keys.key(LINES[1], 90)
+    keys.learn(unknown.value.relation, KeyIndexes(["id"]))
+
+    assert [keys.key(line, 90) for line in (LINES[1], LINES[3])] == ["public.t/7"] * 2
+    assert keys.key(b"T public.t", 90) == "public.t"
+
+
+def test_the_catalog_and_the_rules_speak_its_language() -> None:
+    row = ("v", 2, "my mood", None, False, False, (), "")
+    column = column_facts(row, {}, DECODER)
+    assert column.type == "MY MOOD"
+
+    table = Relation("public", "t")
+    facts = TableFacts(
+        Tree(Member(table, 1, 1, "a")),
+        (ColumnFacts("id", 1, "text", not_null=True), column),
+        (IndexFacts("t_pkey", ("id",), is_primary=True),),
+        leaves=(LeafFacts(table, identity=("id",)),),
+    )
+    [problem] = table_problems(Shape("s", table), facts, DECODER)
+    assert problem.found.startswith("lines can't write the type MY MOOD of column 'v'")

@@ -213,3 +213,23 @@ def test_the_columns_are_those_of_the_new_row_or_else_of_the_identity() -> None:
 @pytest.mark.parametrize("payload", [DAMAGED[0], DAMAGED[1], DAMAGED[2], DAMAGED[3]])
 def test_a_damaged_payload_has_no_columns(payload: bytes) -> None:
     assert DECODER.columns(payload) is None
+
+
+@pytest.mark.parametrize(
+    ("printed", "framed", "unreadable"),
+    [
+        ("integer", "integer", False),
+        ("numeric(12,2)", "numeric(12,2)", False),
+        ('"char"', "char", False),
+        ('"char"[]', '"char"[]', False),
+        ('"Odd Type"', "Odd Type", False),
+        ('public."Odd Type"', 'public."Odd Type"', False),
+        ('"Other one".plain', '"Other one".plain', True),
+        ('"Other one"."Odd"', '"Other one"."Odd"', True),
+        ('"Other one".plain[]', '"Other one".plain[]', False),
+        ('"q""q"', '"q""q"', True),
+        ('"back\\slash"', '"back\\slash"', True),
+    ],
+)
+def test_types_in_frames(printed: str, framed: str, unreadable: bool) -> None:
+    assert (DECODER.frame_type(printed), DECODER.is_unreadable(printed)) == (framed, unreadable)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from penstock.decoding.plugins import decoder_for
 from penstock.model.relation import Relation
 from penstock.model.shape import Shape, ShapesFile, definition_hash
 from penstock.postgres.catalog.table_facts import TableFacts
@@ -9,6 +10,7 @@ from penstock.postgres.catalog.table_tree import Member, Tree
 from penstock.shapes.preparation import judge
 from penstock.shapes.registry.registry import Registry, ShapeEntry
 
+DECODER = decoder_for("wal2json")
 TABLE = Relation("public", "t")
 WITHOUT_KEY = {TABLE: TableFacts(Tree(Member(TABLE, 1, 1, "x")), ())}
 SHAPE = Shape("a", Relation("public", "t"))
@@ -17,14 +19,14 @@ REGISTRY = Registry("7301", 1, "slot", shapes={"a": ShapeEntry(definition_hash(S
 
 
 def test_a_shape_that_has_worked_is_parked_and_no_reason_to_refuse_all() -> None:
-    refused, parked = judge(FILE, WITHOUT_KEY, (), REGISTRY)
+    refused, parked = judge(FILE, WITHOUT_KEY, (), REGISTRY, DECODER)
     assert refused == []
     assert list(parked) == ["a"]
     assert "Fix: " in parked["a"]
 
 
 def test_a_shape_whose_table_is_gone_is_parked() -> None:
-    refused, parked = judge(FILE, {}, [Relation("public", "t2")], REGISTRY)
+    refused, parked = judge(FILE, {}, [Relation("public", "t2")], REGISTRY, DECODER)
     assert refused == []
     assert "there is no table public.t" in parked["a"]
     assert "public.t2" not in parked["a"], "its name was right"
@@ -33,11 +35,11 @@ def test_a_shape_whose_table_is_gone_is_parked() -> None:
 def test_a_shape_that_never_worked_or_was_edited_is_refused() -> None:
     edited = replace(FILE, shapes=(replace(SHAPE, where="id > 1"),))
     for judged in (
-        judge(FILE, WITHOUT_KEY, (), None),
-        judge(FILE, WITHOUT_KEY, (), replace(REGISTRY, shapes={})),
-        judge(edited, WITHOUT_KEY, (), REGISTRY),
-        judge(FILE, {}, (), None),
-        judge(edited, {}, (), REGISTRY),
+        judge(FILE, WITHOUT_KEY, (), None, DECODER),
+        judge(FILE, WITHOUT_KEY, (), replace(REGISTRY, shapes={}), DECODER),
+        judge(edited, WITHOUT_KEY, (), REGISTRY, DECODER),
+        judge(FILE, {}, (), None, DECODER),
+        judge(edited, {}, (), REGISTRY, DECODER),
     ):
         assert judged.refused
         assert not judged.parked

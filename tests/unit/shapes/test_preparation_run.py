@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
+from penstock.decoding.plugins import decoder_for
 from penstock.errors import LineLost, SlotInvalid, SlotMismatch
 from penstock.lake.ports import ShapeJobs, TableState
 from penstock.model.lsn import format_lsn
@@ -116,7 +117,9 @@ class World:
 
 
 class Catalog:
-    """Only `facts` is asked."""
+    """Only `facts` and the decoder are asked."""
+
+    decoder = decoder_for("wal2json")
 
     def __init__(self, world: World) -> None:
         self.facts = world.look

@@ -40,6 +40,8 @@ class ShapeLayout:
     key: tuple[str, ...]
     stored: tuple[str, ...]
     """The lake table's columns, the key's among them."""
+    plugin: str
+    """Whose frames they are."""
     others: tuple[str, ...] = ()
     """The table's other columns, which the shape doesn't want."""
     where: str | None = None
@@ -52,6 +54,7 @@ class ShapeLayout:
             self.relation,
             self.columns,
             self.key,
+            plugin=self.plugin,
             others=self.others,
             filtered=self.where is not None,
             must_come=self.must_come,

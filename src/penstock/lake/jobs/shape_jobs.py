@@ -31,8 +31,12 @@ _END_KNOWN_WITHIN_S: Final = 0.5
 class SparkJobs:
     """See ShapeJobs. For one leadership: its jobs are a group that can be cancelled as a whole."""
 
-    def __init__(self, spark: SparkSession, file: ShapesFile, identity: ServerIdentity) -> None:
+    def __init__(
+        self, spark: SparkSession, file: ShapesFile, identity: ServerIdentity, *, plugin: str
+    ) -> None:
+        """`plugin` writes the frames."""
         self._spark = spark
+        self._plugin = plugin
         self._group = f"penstock-{secrets.token_hex(4)}"
         with _noticing_the_end():
             self._sessions = {shape.name: shape_session(spark) for shape in file.shapes}
@@ -68,7 +72,7 @@ class SparkJobs:
             done = flush(
                 self._sessions[shape.name],
                 table,
-                layout_of(shape, facts),
+                layout_of(shape, facts, self._plugin),
                 ranges,
                 up_to,
                 [column_in(shape, facts, each) for each in added],
@@ -81,7 +85,7 @@ class SparkJobs:
     ) -> JobDone:
         """See ShapeJobs."""
         session, table = self._sessions[shape.name], self._tables[shape.name]
-        layout = layout_of(shape, facts)
+        layout = layout_of(shape, facts, self._plugin)
         with self._working(shape, "snapshot"):
             with plain_errors(table.path):
                 rows = snapshot_rows(session, layout.relation, layout.columns, parts, snapshot)
@@ -145,7 +149,7 @@ def column_in(shape: Shape, facts: TableFacts, column: ColumnFacts) -> Column:
     return column.column._replace(nan_as_null=as_null)
 
 
-def layout_of(shape: Shape, facts: TableFacts) -> ShapeLayout:
+def layout_of(shape: Shape, facts: TableFacts, plugin: str) -> ShapeLayout:
     """What a shape reads of a table with these facts. A `where` may read any column, stored or not."""
     read = facts.wanted(shape.columns if shape.where is None else None)
     toasted = [each.name for each in read if each.toastable and each.name not in facts.gone]
@@ -154,6 +158,7 @@ def layout_of(shape: Shape, facts: TableFacts) -> ShapeLayout:
         columns=tuple(column_in(shape, facts, each) for each in read),
         key=facts.key,
         stored=tuple(each.name for each in facts.wanted(shape.columns)),
+        plugin=plugin,
         others=tuple(each.name for each in facts.columns if each not in read),
         where=shape.where,
         must_come=() if shape.where is None else tuple(toasted),

@@ -72,8 +72,12 @@ class Keys(NamedTuple):
 class VerifyJobs:
     """All calls block while Spark works: each runs in a thread. One at a time for a shape."""
 
-    def __init__(self, spark: SparkSession, file: ShapesFile, system_id: str, timeline: int) -> None:
+    def __init__(
+        self, spark: SparkSession, file: ShapesFile, system_id: str, timeline: int, *, plugin: str
+    ) -> None:
+        """`plugin` writes the frames."""
         self._spark = spark
+        self._plugin = plugin
         self._sessions = {shape.name: shape_session(spark) for shape in file.shapes}
         self._tables = {
             shape.name: ShapeTable(
@@ -103,7 +107,7 @@ class VerifyJobs:
     def compare(self, shape: Shape, postgres: PostgresAt, lake: TableAt) -> Comparison:
         """Compare all rows: by sums of buckets, and one by one in the buckets that differ."""
         self._enter(shape)
-        key, stored = postgres.facts.key, layout_of(shape, postgres.facts).stored
+        key, stored = postgres.facts.key, self._layout(shape, postgres.facts).stored
         with self._explained(shape):
             here, there = self._postgres_rows(shape, postgres), self._lake_rows(shape, lake)
             sums = bucket_sums(here, there, key, stored, len(postgres.parts))
@@ -117,10 +121,10 @@ class VerifyJobs:
     def sort_out(
         self, shape: Shape, facts: TableFacts, keys: pa.Table, frames: Sequence[bytes] | None
     ) -> Keys:
-        """Sort keys by these frames of wal2json, which are all changes of the table; None: too many."""
+        """Sort keys by these frames, which are all changes of the table; None: too many."""
         self._enter(shape)
         # A row that can't be judged is looked at again.
-        changes = decoded(replace(layout_of(shape, facts), must_come=()), frames or ())
+        changes = decoded(replace(self._layout(shape, facts), must_come=()), frames or ())
         nothing = keys.slice(0, 0)
         if frames is None:
             return Keys(nothing, nothing, keys, changes)
@@ -149,7 +153,10 @@ class VerifyJobs:
                 only(self._stored(shape, facts, last), moved)
             )
             there = only(self._lake_rows(shape, lake), quiet.unionByName(moved))
-            return compare(here, there, facts.key, layout_of(shape, facts).stored)
+            return compare(here, there, facts.key, self._layout(shape, facts).stored)
+
+    def _layout(self, shape: Shape, facts: TableFacts) -> ShapeLayout:
+        return layout_of(shape, facts, self._plugin)
 
     def _last_changes(self, shape: Shape, facts: TableFacts, changes: pa.Table) -> DataFrame:
         """The last change of each key."""
@@ -166,14 +173,14 @@ class VerifyJobs:
         return self._sessions[shape.name].createDataFrame(keys, schema)
 
     def _postgres_rows(self, shape: Shape, at: PostgresAt) -> DataFrame:
-        layout = layout_of(shape, at.facts)
+        layout = self._layout(shape, at.facts)
         session = self._sessions[shape.name]
         rows = snapshot_rows(session, layout.relation, layout.columns, at.parts, at.snapshot)
         return self._stored(shape, at.facts, rows)
 
     def _stored(self, shape: Shape, facts: TableFacts, rows: DataFrame) -> DataFrame:
         """What the shape keeps of a table's rows."""
-        layout = layout_of(shape, facts)
+        layout = self._layout(shape, facts)
         kept = rows if layout.where is None else rows.where(F.expr(layout.where))
         return kept.select(*[column_of(name) for name in layout.stored])
 

@@ -3,7 +3,7 @@
 It reads pg_catalog by name and oid and opens no table, so it waits for no lock on one: neither a cast to
 regclass nor a size function stands here. It needs PostgreSQL 14.
 
-Type names follow `search_path`, here as in wal2json. So the sessions have to be opened like the replication
+Type names follow `search_path`, here as in frames. So the sessions have to be opened like the replication
 connection: by the same role, in the same database, with the same options.
 """
 
@@ -17,7 +17,7 @@ from typing import Any, LiteralString, TypeVar
 import psycopg
 from psycopg import AsyncConnection
 
-from penstock.decoding.wal2json import frame_type
+from penstock.decoding.port import Decoder
 from penstock.errors import ConnectionFailed
 from penstock.model.lsn import parse_lsn
 from penstock.model.relation import Relation
@@ -171,8 +171,10 @@ class ShapeCatalog:
     there is no answer; that is never to be taken for "no such table".
     """
 
-    def __init__(self, connect: Callable[[], Awaitable[AsyncConnection]]) -> None:
+    def __init__(self, connect: Callable[[], Awaitable[AsyncConnection]], decoder: Decoder) -> None:
+        """`decoder` reads the frames: types get the names that these have for them."""
         self._connect = connect
+        self.decoder = decoder
         self._connection: AsyncConnection | None = None
         self._one_at_a_time = asyncio.Lock()
 
@@ -180,7 +182,7 @@ class ShapeCatalog:
         """The tables with their partitions, without those that don't exist. One quick query for all."""
 
         async def ask(connection: AsyncConnection) -> list[Tree]:
-            return list((await _trees(connection, tables)).values())
+            return list((await _trees(connection, tables, self.decoder)).values())
 
         return await self._ask(ask)
 
@@ -188,7 +190,7 @@ class ShapeCatalog:
         """The same, and where the server's WAL was just after."""
 
         async def ask(connection: AsyncConnection) -> tuple[list[Tree], int]:
-            trees = list((await _trees(connection, tables)).values())
+            trees = list((await _trees(connection, tables, self.decoder)).values())
             ((lsn,),) = await _rows(connection, "SELECT pg_catalog.pg_current_wal_insert_lsn()::text")
             return trees, parse_lsn(lsn)
 
@@ -212,7 +214,7 @@ class ShapeCatalog:
         async def ask(connection: AsyncConnection) -> dict[Relation, TableFacts]:
             async with connection.transaction():
                 await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-                return await _facts(connection, tables)
+                return await _facts(connection, tables, self.decoder)
 
         return await self._ask(ask)
 
@@ -248,8 +250,10 @@ class ShapeCatalog:
                 raise _unreadable(error) from error
 
 
-async def _facts(connection: AsyncConnection, tables: Collection[Relation]) -> dict[Relation, TableFacts]:
-    trees = await _trees(connection, tables)
+async def _facts(
+    connection: AsyncConnection, tables: Collection[Relation], decoder: Decoder
+) -> dict[Relation, TableFacts]:
+    trees = await _trees(connection, tables, decoder)
     members = {root: [root, *(each.oid for each in tree.partitions)] for root, tree in trees.items()}
     roots, everyone = list(trees), sorted({oid for oids in members.values() for oid in oids})
     columns = _by_first(await _rows(connection, _COLUMNS, roots))
@@ -261,7 +265,7 @@ async def _facts(connection: AsyncConnection, tables: Collection[Relation]) -> d
         old: dict[str, str] = dict(row for oid in reversed(members[root]) for row in missing[oid])
         facts[trees[root].table.relation] = TableFacts(
             tree=trees[root],
-            columns=tuple(column_facts(row, old) for row in columns[root]),
+            columns=tuple(column_facts(row, old, decoder) for row in columns[root]),
             indexes=tuple(IndexFacts(name, tuple(key), *flags) for name, key, *flags in indexes[root]),
             kind=kind,
             replica_identity=replica_identity,
@@ -273,13 +277,15 @@ async def _facts(connection: AsyncConnection, tables: Collection[Relation]) -> d
     return facts
 
 
-async def _trees(connection: AsyncConnection, tables: Collection[Relation]) -> dict[int, Tree]:
+async def _trees(
+    connection: AsyncConnection, tables: Collection[Relation], decoder: Decoder
+) -> dict[int, Tree]:
     schemas, names = [each.schema for each in tables], [each.table for each in tables]
     trees = {}
     for root, rows in _by_first(await _rows(connection, _TREES, schemas, names)).items():
         table, *partitions = (_member(row) for row in rows)
         *_, printed, has_children = rows[0]
-        columns = tuple(f"{name} {frame_type(text)}" for name, text in printed)
+        columns = tuple(f"{name} {decoder.frame_type(text)}" for name, text in printed)
         trees[root] = Tree(table, tuple(partitions), rows[0][4] == PARTITIONED, columns, has_children)
     return trees
 
@@ -301,14 +307,14 @@ def _member(row: _Row) -> Member:
     return Member(Relation(schema, table), oid, filenode, layout or "", attached, identity, toast, placed)
 
 
-def column_facts(row: _Row, old: Mapping[str, str]) -> ColumnFacts:
+def column_facts(row: _Row, old: Mapping[str, str], decoder: Decoder) -> ColumnFacts:
     """A column from the catalog's row; `old`: what older rows have in columns, each as an array of one."""
     name, attnum, printed, base, not_null, toastable, labels, generated = row
     missing = missing_text(old[name]) if name in old else None
     return ColumnFacts(
         name,
         attnum,
-        frame_type(printed),
+        decoder.frame_type(printed),
         base or "",
         not_null,
         toastable,

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 import psycopg
 from psycopg import AsyncConnection, errors
 
+from penstock.decoding.plugins import decoder_for
 from penstock.errors import NoSpareSlot, PostgresError, RoleLacksReplication, WalLevelTooLow
 from penstock.finding import Finding
 from penstock.postgres.connection import (
@@ -74,7 +75,7 @@ async def check_capture_postgres(settings: CaptureSettings) -> list[Finding]:
     return await check_postgres(
         settings.replication,
         settings.leader,
-        options=settings.wal2json.plugin_options(),
+        options=decoder_for(settings.replication.output_plugin).record_options(settings.wal2json.content),
         look_at_tables=look_at_tables,
     )
 

@@ -139,7 +139,7 @@ def translate(error: psycopg.Error, *, slot: str, plugin: str) -> PostgresError:
         case errors.UndefinedFile():
             return PluginMissing(
                 f"the server has no {plugin}: {sentence}. Fix: install it"
-                " (Debian: postgresql-<version>-wal2json)"
+                f" (Debian: postgresql-<version>-{plugin})"
             )
         case errors.InsufficientPrivilege() if plugin in sentence or "output_plugin_libraries" in sentence:
             return _plugin_forbidden(plugin, sentence)
@@ -158,7 +158,7 @@ def translate(error: psycopg.Error, *, slot: str, plugin: str) -> PostgresError:
             return LineLost(sentence)
 
 
-def stream_error(error: psycopg.Error) -> PostgresError:
+def stream_error(error: psycopg.Error, *, plugin: str) -> PostgresError:
     """What an error that ended a running stream means, in the server's own words.
 
     A session that was ended (class 57, or no SQLSTATE at all) says nothing about the changes. Anything else
@@ -172,7 +172,7 @@ def stream_error(error: psycopg.Error) -> PostgresError:
     if sqlstate.startswith("57"):
         return LineLost(f"the server ended the stream: {sentence}")
     if isinstance(error, errors.InsufficientPrivilege) and "output_plugin_libraries" in sentence:
-        return _plugin_forbidden("wal2json", sentence)
+        return _plugin_forbidden(plugin, sentence)
     return DecodingFailed(f"Postgres can't decode the stream ({sqlstate}): {sentence}")
 
 

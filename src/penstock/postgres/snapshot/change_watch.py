@@ -68,9 +68,7 @@ class ChangeWatch:
 
 
 @asynccontextmanager
-async def watch_changes(
-    parameters: dict[str, Any], *, plugin: str = "wal2json"
-) -> AsyncIterator[ChangeWatch]:
+async def watch_changes(parameters: dict[str, Any], *, plugin: str) -> AsyncIterator[ChangeWatch]:
     """Watch from now on. Raises what making a slot raises (NoSpareSlot, …), ConnectionFailed or LineLost."""
     connection = await connect(parameters)
     slot = f"penstock_watch_{secrets.token_hex(8)}"

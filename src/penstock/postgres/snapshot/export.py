@@ -141,9 +141,7 @@ class ExportedSnapshot:
 
 
 @asynccontextmanager
-async def export_snapshot(
-    parameters: dict[str, Any], *, plugin: str = "wal2json"
-) -> AsyncIterator[ExportedSnapshot]:
+async def export_snapshot(parameters: dict[str, Any], *, plugin: str) -> AsyncIterator[ExportedSnapshot]:
     """A snapshot and its cut. Waits for all open write transactions; `parameters` are those of a connection.
 
     Raises what making a slot raises (NoSpareSlot, PluginForbidden, …), ConnectionFailed or LineLost.

@@ -34,8 +34,9 @@ class ReplicationStream:
     the server, and status updates go out all the same.
     """
 
-    def __init__(self, connection: AsyncConnection) -> None:
+    def __init__(self, connection: AsyncConnection, *, plugin: str) -> None:
         self._connection = connection
+        self._plugin = plugin
         self._pgconn = connection.pgconn
         self._loop = asyncio.get_running_loop()
         self._readable: asyncio.Future[None] | None = None
@@ -62,7 +63,7 @@ class ReplicationStream:
             await connection.execute(command)
         except psycopg.Error as error:
             raise translate(error, slot=slot, plugin=plugin) from error
-        return cls(connection)
+        return cls(connection, plugin=plugin)
 
     async def read(self) -> list[memoryview]:
         """The frames that are here, at least one; waits if there are none.
@@ -162,7 +163,7 @@ class ReplicationStream:
             # No reason is one, too: a server that shuts down lets its walsenders end in peace.
             return LineLost("the server ended the stream without an error: it is shutting down")
         error = error_from_result(result, self._connection.info.encoding)
-        return stream_error(error)
+        return stream_error(error, plugin=self._plugin)
 
     async def _wait_readable(self) -> None:
         if self._closed:

@@ -1,7 +1,7 @@
 """What is refused: shapes whose tables could not be kept equal to Postgres, with what to do about each.
 
-1. The table exists, is permanent and holds its own rows: wal2json tells nothing of views, foreign, unlogged
-   or system tables, and changes of a table that inherits come under that one's name.
+1. The table exists, is permanent and holds its own rows: no plugin tells of views, foreign, unlogged or
+   system tables, and changes of a table that inherits come under that one's name.
 2. It has a key (TableFacts.key), and updates and deletes of each leaf carry it.
 3. With a `where`, no column may be absent from an update: the row could not be judged, or would enter the
    shape without it. So a leaf with a TOAST table needs REPLICA IDENTITY FULL.
@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Final, NamedTuple
 
-from penstock.decoding.wal2json import is_unreadable
+from penstock.decoding.port import Decoder
 from penstock.model.relation import Relation
 from penstock.model.shape import Shape, ShapesFile, shape_line
 from penstock.postgres.catalog.table_facts import (
@@ -61,31 +61,42 @@ class Problem(NamedTuple):
 
 
 def refusals(
-    file: ShapesFile, facts: Mapping[Relation, TableFacts], tables: Collection[Relation] = ()
+    file: ShapesFile,
+    facts: Mapping[Relation, TableFacts],
+    decoder: Decoder,
+    tables: Collection[Relation] = (),
 ) -> list[str]:
     """A line for each thing that is wrong, shape by shape; none: all of them may start.
 
-    `facts` are of the tables that exist; among the names `tables` the one is sought that was meant.
+    `facts` are of the tables that exist, and `decoder` reads their changes; among the names `tables` the one
+    is sought that was meant.
     """
     return [
         shape_line(file.path, f"shape {shape.name!r}", *problem)
         for shape in file.shapes
-        for problem in _problems(shape, facts.get(shape.table), tables)
+        for problem in _problems(shape, facts.get(shape.table), decoder, tables)
     ]
 
 
-def table_problems(shape: Shape, facts: TableFacts) -> list[Problem]:
+def table_problems(shape: Shape, facts: TableFacts, decoder: Decoder) -> list[Problem]:
     """What is wrong with the table as it is now; also asked when it was altered under a running shape."""
-    not_ours = _not_ours(facts)
+    not_ours = _not_ours(facts, decoder)
     if not_ours is not None:
         return [not_ours]
-    return [*_key(shape, facts), *_identities(shape, facts), *_names(shape, facts), *_types(facts)]
+    return [
+        *_key(shape, facts),
+        *_identities(shape, facts),
+        *_names(shape, facts),
+        *_types(facts, decoder),
+    ]
 
 
-def _problems(shape: Shape, facts: TableFacts | None, tables: Collection[Relation]) -> list[Problem]:
+def _problems(
+    shape: Shape, facts: TableFacts | None, decoder: Decoder, tables: Collection[Relation]
+) -> list[Problem]:
     if facts is None:
         return [_missing_table(shape, tables)]
-    return [*table_problems(shape, facts), *_missing_columns(shape, facts)]
+    return [*table_problems(shape, facts, decoder), *_missing_columns(shape, facts)]
 
 
 def _missing_table(shape: Shape, tables: Collection[Relation]) -> Problem:
@@ -114,11 +125,11 @@ def _missing_columns(shape: Shape, facts: TableFacts) -> Iterator[Problem]:
             yield Problem(f"{shape.table} has no column {name!r}", fix)
 
 
-def _not_ours(facts: TableFacts) -> Problem | None:
+def _not_ours(facts: TableFacts, decoder: Decoder) -> Problem | None:
     table = facts.relation
     if facts.encoding != UTF8:
         return Problem(
-            f"the database's encoding is {facts.encoding}, which wal2json does not translate",
+            f"the database's encoding is {facts.encoding}, which {decoder.plugin} does not translate",
             f"use a database with ENCODING '{UTF8}'",
         )
     if facts.relation.schema in _SYSTEM_SCHEMAS:
@@ -234,13 +245,13 @@ def _names(shape: Shape, facts: TableFacts) -> Iterator[Problem]:
             )
 
 
-def _types(facts: TableFacts) -> Iterator[Problem]:
-    # wal2json breaks the whole frame, so a list of columns doesn't help.
+def _types(facts: TableFacts, decoder: Decoder) -> Iterator[Problem]:
+    # The whole frame is broken, so a list of columns doesn't help.
     for column in facts.columns:
-        if is_unreadable(column.type):
+        if decoder.is_unreadable(column.type):
             yield Problem(
-                f"wal2json can't write the type {column.type} of column {column.name!r}: its name needs"
-                " quotes",
+                f"{decoder.plugin} can't write the type {column.type} of column {column.name!r}: its name"
+                " needs quotes",
                 "rename the type or its schema",
             )
 

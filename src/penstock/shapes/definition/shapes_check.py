@@ -44,14 +44,15 @@ class Read:
 
 async def look_at_shapes(settings: ShapesSettings, file: ShapesFile, read: Read) -> list[Finding]:
     """Every finding about the server and the shapes' tables; fills `read`."""
+    decoder = decoder_for(settings.replication.output_plugin)
 
     async def look_at_tables(session: AsyncConnection, plugin: PluginFacts) -> list[Finding]:
         async def same_session() -> AsyncConnection:
             return session
 
-        catalog = ShapeCatalog(same_session)
+        catalog = ShapeCatalog(same_session, decoder)
         read.facts = await catalog.facts({shape.table for shape in file.shapes})
-        lines = refusals(file, read.facts, await catalog.table_names())
+        lines = refusals(file, read.facts, decoder, await catalog.table_names())
         findings = [Finding.from_error("shapes", PenstockError(line)) for line in lines]
         if not findings:
             findings.append(Finding.ok("shapes", f"every one of {len(file.shapes)} fits its table"))
@@ -65,7 +66,7 @@ async def look_at_shapes(settings: ShapesSettings, file: ShapesFile, read: Read)
     return await check_postgres(
         settings.replication,
         settings.leader,
-        options=dict(decoder_for(settings.replication.output_plugin).row_options()[-1]),
+        options=decoder.row_options()[-1],
         look_at_tables=look_at_tables,
         role="shapes",
         session_options=QUALIFIED_NAMES,

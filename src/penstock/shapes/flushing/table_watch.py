@@ -92,7 +92,8 @@ class TableWatch:
             expected = collector.expected_rows(doubt)
             _log.info("comparison_begins", table=str(doubt.member.relation), expected_rows=expected)
         try:
-            async with export_snapshot(self._parameters) as exported:
+            plugin = self._catalog.decoder.plugin
+            async with export_snapshot(self._parameters, plugin=plugin) as exported:
                 for doubt in doubts:
                     # One that was truncated or dropped since the snapshot is looked at again.
                     with suppress(SnapshotStale):

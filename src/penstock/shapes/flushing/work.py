@@ -171,19 +171,19 @@ class Work:
 
     async def _snapshot(self, shape: Shape) -> None:
         # Before it is pinned: one that can't be copied costs the others nothing.
-        _refuse_problems(shape, await self._current_facts(shape))
+        self._refuse_problems(shape, await self._current_facts(shape))
         _log.info("snapshot_waits", shape=shape.name, note="for open transactions and a spare slot")
         # It may have been stopped while this waited for its turn.
         self._ledger.plan.copying(shape.name, time.monotonic())
         self._ledger.begin_copy(shape.name, time.monotonic())
-        async with export_snapshot(self._parameters) as exported:
+        async with export_snapshot(self._parameters, plugin=self._catalog.decoder.plugin) as exported:
             self._ledger.cut(shape.name, exported.cut_lsn)
             before = await self._current_facts(shape)
             parts = await exported.parts([leaf.relation for leaf in before.leaves])
             facts = await self._current_facts(shape)
             if facts != before:
                 raise ShapeStopped(f"{shape.table} is being altered: its snapshot starts again")
-            _refuse_problems(shape, facts)
+            self._refuse_problems(shape, facts)
             _log.info(
                 "snapshot_started", shape=shape.name, cut=format_lsn(exported.cut_lsn), parts=len(parts)
             )
@@ -261,7 +261,8 @@ class Work:
         return drift.facts, (*drift.added, *drift.widened)
 
     async def _drift(self, shape: Shape) -> Drift:
-        drift = compare(shape, self._facts[shape.name], await self._current_facts(shape))
+        now = await self._current_facts(shape)
+        drift = compare(shape, self._facts[shape.name], now, self._catalog.decoder)
         if drift.widened and not await self._threads.run(self._jobs.may_widen, shape):
             return drift.by_snapshot(shape)
         return drift
@@ -280,6 +281,11 @@ class Work:
             raise ShapeStopped(f"{shape.table} is not in the database. Fix: bring it back, or drop the shape")
         return facts
 
+    def _refuse_problems(self, shape: Shape, facts: TableFacts) -> None:
+        problems = table_problems(shape, facts, self._catalog.decoder)
+        if problems:
+            raise ShapeStopped(". ".join(map(str, problems)))
+
 
 def _said(shape: str, error: ForeignCommit) -> SnapshotAgain:
     _log.error("foreign_commit", shape=shape, detail=str(error))
@@ -291,9 +297,3 @@ def _read_all(ranges: Sequence[SegmentRange]) -> None:
     for part in ranges:
         for _ in read_segment(part):
             pass
-
-
-def _refuse_problems(shape: Shape, facts: TableFacts) -> None:
-    problems = table_problems(shape, facts)
-    if problems:
-        raise ShapeStopped(". ".join(map(str, problems)))

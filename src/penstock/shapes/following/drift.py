@@ -22,6 +22,7 @@ import re
 from collections.abc import Collection, Iterator
 from typing import Final, NamedTuple
 
+from penstock.decoding.port import Decoder
 from penstock.decoding.widening import has_more_digits, is_wider
 from penstock.model.shape import Shape
 from penstock.postgres.catalog.table_facts import ColumnFacts, TableFacts
@@ -55,10 +56,10 @@ class Drift(NamedTuple):
         )
 
 
-def compare(shape: Shape, before: TableFacts, now: TableFacts) -> Drift:
+def compare(shape: Shape, before: TableFacts, now: TableFacts, decoder: Decoder) -> Drift:
     """What became of the table since `before`, as far as the shape cares."""
     problems = [
-        *table_problems(shape, now),
+        *table_problems(shape, now, decoder),
         *_renamed_in_list(shape, before, now),
         *_gone_from_where(shape, before, now),
     ]

@@ -11,6 +11,8 @@ from typing import NamedTuple
 import structlog
 from rich.console import Console
 
+from penstock.decoding.plugins import decoder_for
+from penstock.decoding.port import Decoder
 from penstock.lake.jobs.verify_jobs import CannotCompare, VerifyJobs
 from penstock.lake.spark.session import open_session, stop_session
 from penstock.lake.spark.session_conf import check_conf
@@ -77,14 +79,14 @@ async def verify(settings: ShapesSettings, file: ShapesFile, run: VerifyRun, say
     line = line_of(settings)
     async with line.open():
         await _check_server(line, registry, settings.replication.slot)
-        catalog = ShapeCatalog(line.connect)
+        catalog = ShapeCatalog(line.connect, decoder_for(settings.replication.output_plugin))
         shapes = [shape for shape in file.shapes if run.shape in (None, shape.name)]
         facts = await catalog.facts({shape.table for shape in shapes})
         results: dict[str, ShapeResult] = {}
         checks = []
         for shape in shapes:
             try:
-                checks.append(_check_of(shape, registry, facts.get(shape.table)))
+                checks.append(_check_of(shape, registry, facts.get(shape.table), catalog.decoder))
             except CannotCompare as error:
                 results[shape.name] = ShapeResult(shape.name, problem=str(error))
         if checks:
@@ -114,7 +116,9 @@ async def _compare(
     try:
         await Verification(
             checks,
-            jobs=VerifyJobs(spark, file, registry.system_id, registry.timeline),
+            jobs=VerifyJobs(
+                spark, file, registry.system_id, registry.timeline, plugin=catalog.decoder.plugin
+            ),
             threads=threads,
             catalog=catalog,
             session=await line.connect(),
@@ -135,7 +139,7 @@ async def _compare(
         await asyncio.to_thread(stop_session, spark)
 
 
-def _check_of(shape: Shape, registry: Registry, facts: TableFacts | None) -> ShapeCheck:
+def _check_of(shape: Shape, registry: Registry, facts: TableFacts | None, decoder: Decoder) -> ShapeCheck:
     """What is to be compared. CannotCompare if the shape's table doesn't stand for the shape."""
     entry = registry.shapes.get(shape.name)
     if facts is None:
@@ -149,7 +153,7 @@ def _check_of(shape: Shape, registry: Registry, facts: TableFacts | None) -> Sha
     if entry.awaits_snapshot is not None or entry.facts is None:
         reason = entry.awaits_snapshot or "it has none"
         raise CannotCompare(f"it awaits a snapshot ({reason}). Fix: start penstock shapes, or wait for it")
-    drift = drift_of(shape, entry.facts, facts)
+    drift = drift_of(shape, entry.facts, facts, decoder)
     if drift.stop or drift.again:
         raise CannotCompare(drift.stop or f"{drift.again}. Fix: start penstock shapes, or wait for it")
     kept = {column.name for column in drift.facts.wanted(shape.columns)}

@@ -17,8 +17,8 @@ While the service runs:
 5. A last change that lacks columns (unchanged TOAST) can't be judged, nor can any key if there are too many
    changes. Such keys are looked at again, LOOKS_AGAIN times at most, and then count as `changing`.
 
-What a last change says went through wal2json and our decoder, as it did on its way to the lake: an error of
-these two is not seen in a row that is changed all the time. When it comes to rest, it is.
+What a last change says went through the output plugin and our decoder, as it did on its way to the lake: an
+error of these two is not seen in a row that is changed all the time. When it comes to rest, it is.
 
 While the service is stopped, the tables are compared as they are, and it is said how far behind they are.
 """
@@ -123,6 +123,7 @@ class Verification:
         self._jobs = jobs
         self._threads = threads
         self._catalog = catalog
+        self._plugin = catalog.decoder.plugin
         self._session = session
         self._parameters = parameters
         self._slot = slot
@@ -175,7 +176,7 @@ class Verification:
         checks = [check for check in self._checks if check.open_keys]
         self._say(f"looking again at {sum(check.open_keys for check in checks):,} keys")
         async with AsyncExitStack() as stack:
-            watch = await stack.enter_async_context(watch_changes(self._parameters))
+            watch = await stack.enter_async_context(watch_changes(self._parameters, plugin=self._plugin))
             taken = await self._snapshot(checks, stack)
             if taken is None:
                 return
@@ -207,7 +208,9 @@ class Verification:
         while any(check.problem is None for check in checks):
             self._say("waiting for open transactions, to take a snapshot")
             async with AsyncExitStack() as attempt:
-                exported = await attempt.enter_async_context(export_snapshot(self._parameters))
+                exported = await attempt.enter_async_context(
+                    export_snapshot(self._parameters, plugin=self._plugin)
+                )
                 places: dict[str, PostgresAt] = {}
                 for check in checks:
                     if check.problem is None and not await self._place(check, exported, places):

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.decoding.wal2json import frame_type, is_unreadable
+from penstock.decoding.plugins import decoder_for
 from penstock.model.relation import Relation
 from penstock.model.shape import Shape, ShapesFile
 from penstock.postgres.catalog.table_facts import ColumnFacts, IndexFacts, LeafFacts, TableFacts, missing_text
 from penstock.postgres.catalog.table_tree import Member, Tree
 from penstock.shapes.definition.rules import refusals
 
+DECODER = decoder_for("wal2json")
 ORDERS = Relation("public", "orders")
 MAY = Relation("public", "orders_may")
 JUNE = Relation("public", "Orders June")
@@ -41,7 +42,7 @@ def lines(facts: TableFacts | None, shape: Shape = SHAPE, tables: tuple[Relation
     """The lines about a shape, without the file and the shape that they begin with."""
     file = ShapesFile("shapes.toml", "/lake", (shape,))
     start = "shapes.toml: shape 'open': "
-    found = refusals(file, {} if facts is None else {facts.relation: facts}, tables)
+    found = refusals(file, {} if facts is None else {facts.relation: facts}, DECODER, tables)
     assert all(line.startswith(start) and "\n" not in line for line in found)
     return [line.removeprefix(start) for line in found]
 
@@ -308,31 +309,11 @@ def test_every_shape_is_judged() -> None:
     shapes = (SHAPE, Shape("none", Relation("public", "none")), with_columns("note"))
     file = ShapesFile("f.toml", "/lake", shapes)
 
-    assert refusals(file, {ORDERS: TABLE}) == [
+    assert refusals(file, {ORDERS: TABLE}, DECODER) == [
         "f.toml: shape 'none': there is no table public.none. Fix: create it, or name one that is in the"
         " database that PGDATABASE names",
         "f.toml: shape 'open': columns lacks 'id', of the key of public.orders. Fix: add 'id' to columns",
     ]
-
-
-@pytest.mark.parametrize(
-    ("printed", "framed", "unreadable"),
-    [
-        ("integer", "integer", False),
-        ("numeric(12,2)", "numeric(12,2)", False),
-        ('"char"', "char", False),
-        ('"char"[]', '"char"[]', False),
-        ('"Odd Type"', "Odd Type", False),
-        ('public."Odd Type"', 'public."Odd Type"', False),
-        ('"Other one".plain', '"Other one".plain', True),
-        ('"Other one"."Odd"', '"Other one"."Odd"', True),
-        ('"Other one".plain[]', '"Other one".plain[]', False),
-        ('"q""q"', '"q""q"', True),
-        ('"back\\slash"', '"back\\slash"', True),
-    ],
-)
-def test_types_in_frames(printed: str, framed: str, unreadable: bool) -> None:
-    assert (frame_type(printed), is_unreadable(printed)) == (framed, unreadable)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from psycopg import AsyncConnection
 from structlog.testing import capture_logs
 
 from penstock.changelog.errors import LogNotShared, SegmentUnreadable
@@ -93,8 +94,12 @@ class FakeSnapshot:
 
 
 @asynccontextmanager
-async def exported(_parameters: object) -> AsyncIterator[FakeSnapshot]:
+async def exported(_parameters: object, *, plugin: str) -> AsyncIterator[FakeSnapshot]:
     yield FakeSnapshot()
+
+
+async def unasked() -> AsyncConnection:
+    raise AssertionError("nobody asks the catalog")
 
 
 class Desk:
@@ -127,7 +132,7 @@ class Desk:
             threads=self.threads,
             ledger=self.ledger,
             keeper=cast(RegistryKeeper, self.keeper),
-            catalog=cast(ShapeCatalog, None),
+            catalog=ShapeCatalog(unasked, Wal2Json()),
             parameters={},
             facts={"a": FACTS},
             snapshot_again=self.snapshot_again,
@@ -341,7 +346,7 @@ async def test_a_copy_that_waits_while_its_shape_is_stopped_mends_it(
 
     monkeypatch.setattr(desk.work, "_drift", drift)
     monkeypatch.setattr(desk.work, "_current_facts", facts)
-    monkeypatch.setattr(work, "_refuse_problems", lambda *_: None)
+    monkeypatch.setattr(desk.work, "_refuse_problems", lambda *_: None)
     monkeypatch.setattr(work, "export_snapshot", exported)
     follows = asyncio.create_task(desk.work.follow("a"))
     await asyncio.sleep(0)
@@ -379,13 +384,13 @@ async def test_a_snapshot_that_waits_for_its_cut_is_not_being_copied(
         return JobDone(300, 1)
 
     @asynccontextmanager
-    async def waits(_parameters: object) -> AsyncIterator[FakeSnapshot]:
+    async def waits(_parameters: object, *, plugin: str) -> AsyncIterator[FakeSnapshot]:
         await cut.wait()
         yield FakeSnapshot()
 
     monkeypatch.setattr(desk.work, "_current_facts", facts)
     monkeypatch.setattr(desk.jobs, "snapshot", snapshot)
-    monkeypatch.setattr(work, "_refuse_problems", lambda *_: None)
+    monkeypatch.setattr(desk.work, "_refuse_problems", lambda *_: None)
     monkeypatch.setattr(work, "export_snapshot", waits)
     await desk.snapshot_again([SnapshotAgain("a", "a label was renamed")])
     desk.ledger.plan.start(time.monotonic())
@@ -414,11 +419,11 @@ async def test_a_copy_that_is_too_early_is_not_noted(desk: Desk, monkeypatch: py
             return []
 
     @asynccontextmanager
-    async def late(_parameters: object) -> AsyncIterator[FakeSnapshot]:
+    async def late(_parameters: object, *, plugin: str) -> AsyncIterator[FakeSnapshot]:
         yield Late()
 
     monkeypatch.setattr(desk.work, "_current_facts", facts)
-    monkeypatch.setattr(work, "_refuse_problems", lambda *_: None)
+    monkeypatch.setattr(desk.work, "_refuse_problems", lambda *_: None)
     monkeypatch.setattr(work, "export_snapshot", late)
     await desk.snapshot_again([SnapshotAgain("a", "a label was renamed")])
     assert desk.ledger.plan.start(time.monotonic()) == [Start("a", Job.SNAPSHOT)]

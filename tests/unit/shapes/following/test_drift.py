@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.decoding.plugins import decoder_for
 from penstock.model.relation import Relation
 from penstock.model.shape import Shape
 from penstock.postgres.catalog.table_catalog import column_facts
 from penstock.postgres.catalog.table_facts import ColumnFacts, IndexFacts, LeafFacts, TableFacts, to_columns
 from penstock.postgres.catalog.table_tree import Member, Tree
-from penstock.shapes.following.drift import Drift, compare
+from penstock.shapes.following import drift as drift_module
+from penstock.shapes.following.drift import Drift
 
+DECODER = decoder_for("wal2json")
 ORDERS = Relation("public", "orders")
 ID = ColumnFacts("id", 1, "integer", not_null=True)
 CODE = ColumnFacts("code", 2, "integer", not_null=True)
@@ -21,6 +24,10 @@ ALL = Shape("open", Relation("public", "orders"))
 LISTED = Shape("open", ALL.table, columns=("id", "note"))
 WHERE = Shape("open", ALL.table, where="code > 1")
 RESNAPSHOT = "Fix: stop penstock shapes, and start it with --resnapshot open"
+
+
+def compare(shape: Shape, before: TableFacts, now: TableFacts) -> Drift:
+    return drift_module.compare(shape, before, now, DECODER)
 
 
 def having(*columns: ColumnFacts) -> TableFacts:
@@ -277,9 +284,9 @@ def test_a_broken_rule_stops_the_shape(shape: Shape, now: TableFacts, stop: str)
 def test_a_virtual_column_is_no_part_of_a_shape() -> None:
     """PostgreSQL 18: a query has its value, and changes have null."""
     row = ("v", 4, "integer", None, False, False, (), "v")
-    virtual = column_facts(row, {})
+    virtual = column_facts(row, {}, DECODER)
     assert virtual == ColumnFacts("v", 4, "integer", is_virtual=True)
-    assert not column_facts((*row[:-1], "s"), {}).is_virtual
+    assert not column_facts((*row[:-1], "s"), {}, DECODER).is_virtual
     now = having(*BEFORE.columns, virtual)
 
     assert to_columns(now, None) == to_columns(BEFORE, None)
