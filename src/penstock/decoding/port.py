@@ -1,8 +1,8 @@
 """Decoder: the one door to what an output plugin writes. Whoever wants to know what a payload says asks here.
 
-A payload travels as it was written; everything here is read from it on demand. A second output plugin needs a
-second Decoder, and nothing else: the walk over frames, partition keys, the shapes' collector and the rows of
-the lake are the same for all.
+A frame is rendered once, to the payload that travels; everything else is read from that on demand. A second
+output plugin needs a second Decoder, and nothing else: the walk over frames, partition keys, the shapes'
+collector and the rows of the lake are the same for all.
 """
 
 from __future__ import annotations
@@ -120,11 +120,22 @@ class KeyScanner(Protocol):
 
 
 class Decoder(Protocol):
-    """Reads the payloads of one output plugin. Keeps nothing that would tell one change from another."""
+    """Reads the payloads of one output plugin.
+
+    What a stream says beside its changes (of relations, of types) is kept by `payload` alone: all others read
+    what they are given, in any process, and keep nothing that would tell one change from another.
+    """
 
     @property
     def plugin(self) -> str:
         """The output plugin's name."""
+
+    def payload(self, raw: memoryview | bytes, /) -> bytes | None:
+        """What the server sent, as it travels from here on; None if it says nothing by itself.
+
+        Asked once for each frame, in the order of the stream; and again, in the same place, for a change that
+        the walk's visitor didn't take at first.
+        """
 
     def action(self, payload: bytes) -> Action | None:
         """What a payload says, by a look at its beginning; None if that can't be read."""

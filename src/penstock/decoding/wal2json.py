@@ -55,6 +55,9 @@ class Wal2Json:
     """The Decoder of wal2json's format version 2."""
 
     plugin: Final = "wal2json"
+    # By itself, without a function around it: this is the path of every change.
+    payload: Final = staticmethod(bytes)
+    """Every frame is a payload."""
 
     def __init__(self) -> None:
         self._relations: dict[bytes, Relation] = {}

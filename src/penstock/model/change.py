@@ -31,7 +31,7 @@ class Change(msgspec.Struct, gc=False, eq=False):
     action: Action | None
     """None if it can't be read; such a change is carried all the same."""
     payload: bytes
-    """As the output plugin wrote it."""
+    """As the decoder rendered it."""
     wal_start: int
     """Where it stands in the WAL. Goes backwards between concurrent transactions."""
     commit_lsn: int

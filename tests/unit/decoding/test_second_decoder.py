@@ -55,9 +55,25 @@ class NoScanner:
 
 
 class LineDecoder:
-    """Payloads such as `I public.t id=7 v=x`, `B 100 110` and `C 100 110`; the first column is the key."""
+    """Payloads such as `I public.t id=7 v=x`, `B 100 110` and `C 100 110`; the first column is the key.
+
+    The server says once, in `R 1 public.t`, what a number stands for, and sends `I 1 id=7 v=x`.
+    """
 
     plugin = "lines"
+
+    def __init__(self) -> None:
+        self._names: dict[bytes, bytes] = {}
+
+    def payload(self, raw: memoryview | bytes, /) -> bytes | None:
+        action, _, rest = bytes(raw).partition(b" ")
+        number, _, cells = rest.partition(b" ")
+        if action == b"R":
+            self._names[number] = cells
+            return None
+        if action in (b"I", b"U", b"D"):
+            return b" ".join((action, self._names[number], cells))
+        return bytes(raw)
 
     def action(self, payload: bytes) -> Action | None:
         try:
@@ -148,12 +164,32 @@ LINES = (
 )
 
 
+SENT = (
+    LINES[0],
+    b"R 1 public.t",
+    b"I 1 id=7 v=x",
+    b"R 2 public.other",
+    b"I 2 id=1",
+    b"R 1 public.t",
+    b"D 1 id=7",
+    *LINES[4:],
+)
+
+
 def frames() -> list[memoryview]:
-    return [memoryview(struct.pack("!cqqq", b"w", 90, 90, 0) + line) for line in LINES]
+    return [memoryview(struct.pack("!cqqq", b"w", 90, 90, 0) + line) for line in SENT]
+
+
+def test_what_says_nothing_by_itself_is_swallowed_and_the_rest_rendered_once() -> None:
+    decoder = LineDecoder()
+    assert [decoder.payload(raw) for raw in SENT] == [
+        *(LINES[0], None, LINES[1], None, LINES[2], None, LINES[3]),
+        *LINES[4:],
+    ]
 
 
 def test_capture_takes_it() -> None:
-    walk, tracker = FrameWalk(DECODER, confirmed_lsn=10), AckTracker(initial_lsn=10)
+    walk, tracker = FrameWalk(LineDecoder(), confirmed_lsn=10), AckTracker(initial_lsn=10)
     keys = PartitionKeys(DECODER, by_primary_key=True, fallback=Fallback.LSN)
     intake = Intake(
         walk=walk,
@@ -164,7 +200,7 @@ def test_capture_takes_it() -> None:
         window=10,
     )
     events, start = [], 0
-    while start < len(LINES):
+    while start < len(SENT):
         taken = intake.take(frames(), start, 0.0)
         events += taken.events
         start = taken.next_frame
@@ -181,12 +217,12 @@ def test_capture_takes_it() -> None:
 
 def test_shapes_take_it() -> None:
     table = Relation("public", "t")
-    walk = FrameWalk(DECODER, confirmed_lsn=10, needs_lsn=True)
+    walk = FrameWalk(LineDecoder(), confirmed_lsn=10, needs_lsn=True)
     collector = Collector(walk=walk, shapes={"s": table}, trees=[Tree(Member(table, 1, 1, "a"))], held={})
 
     taken = collector.take(frames(), 0)
 
-    assert taken.next_frame == len(LINES)
+    assert taken.next_frame == len(SENT)
     assert taken.steps == [
         Append(table, 100, 0, LINES[1]),
         Append(table, 100, 4, LINES[3]),

@@ -31,7 +31,7 @@ _PEEK: LiteralString = """
 SELECT CASE WHEN total <= %s THEN data END FROM (
     SELECT data, place, pg_catalog.octet_length(data) AS own,
            pg_catalog.sum(pg_catalog.octet_length(data)) OVER (ORDER BY place) AS total
-    FROM pg_catalog.pg_logical_slot_peek_changes(%s, %s::pg_lsn, NULL, VARIADIC %s::text[])
+    FROM pg_catalog.pg_logical_slot_peek_binary_changes(%s, %s::pg_lsn, NULL, VARIADIC %s::text[])
          WITH ORDINALITY AS frame (lsn, xid, data, place)) frames
 WHERE total - own <= %s ORDER BY place
 """
@@ -63,8 +63,8 @@ class ChangeWatch:
             raise translate(error, slot=self._slot, plugin=self._decoder.plugin) from error
         if rows and rows[-1][0] is None:
             return None
-        frames = [row[0].encode() for row in rows]
-        return [frame for frame in frames if self._decoder.action(frame) not in _NOT_CHANGES]
+        payloads = [payload for (raw,) in rows if (payload := self._decoder.payload(raw)) is not None]
+        return [payload for payload in payloads if self._decoder.action(payload) not in _NOT_CHANGES]
 
 
 @asynccontextmanager

@@ -37,7 +37,8 @@ class FrameWalk:
     1. Every change gets its LogOffset, whatever becomes of it.
     2. The walk stops in front of a frame for which the visitor has no room, or a change that it doesn't take
        yet; `take` again from there goes on as if nothing had happened.
-    3. Where the plugin leaves LSNs out (`needs_lsn` False allows it), the header of a begin, the
+    3. A frame that says nothing by itself (the decoder tells) has no position, and nobody is shown it.
+    4. Where the plugin leaves LSNs out (`needs_lsn` False allows it), the header of a begin, the
        transaction's first LSN, stands for its position, and the header of a commit is its end.
     """
 
@@ -67,7 +68,8 @@ class FrameWalk:
     def take(self, frames: Sequence[memoryview], start: int, visitor: Visitor) -> int:
         """Walk from index `start` on; returns the index of the first frame that was not taken."""
         # Local names: this is the path of every change.
-        action_of, place, take_change = self.decoder.action, self._transactions.place, visitor.change
+        payload_of, action_of = self.decoder.payload, self.decoder.action
+        place, take_change = self._transactions.place, visitor.change
         commit_lsn = self._transactions.commit_lsn if self._transactions.in_transaction else 0
         for index in range(start, len(frames)):
             if visitor.room <= 0:
@@ -77,7 +79,9 @@ class FrameWalk:
                 self._keepalive(frame, visitor)
                 continue
             wal_start, _, self.server_time_us = protocol.unpack_xlogdata(frame)
-            payload = bytes(frame[protocol.PAYLOAD_AT :])
+            payload = payload_of(frame[protocol.PAYLOAD_AT :])
+            if payload is None:
+                continue
             action = action_of(payload)
             if action is Action.BEGIN or action is Action.COMMIT:
                 commit_lsn = self._boundary(action, payload, wal_start, visitor)

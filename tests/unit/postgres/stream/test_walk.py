@@ -6,6 +6,7 @@ import struct
 
 import pytest
 
+from penstock.decoding.port import Decoder
 from penstock.decoding.wal2json import Wal2Json
 from penstock.errors import ProtocolViolation
 from penstock.model.change import Boundary, Change
@@ -132,3 +133,69 @@ def test_a_change_that_is_not_taken_is_not_received() -> None:
     visitor.takes_changes = True
     assert walk.take(frames, 1, visitor) == 2
     assert walk.received_lsn == 95
+
+
+class Numbering(Wal2Json):
+    """Numbers every payload, and swallows those of `n`othing; counts how often it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+        self.payload = self.render  # type: ignore[assignment, misc]
+
+    def render(self, raw: memoryview | bytes) -> bytes | None:
+        self.asked += 1
+        if bytes(raw) == b"nothing":
+            return None
+        return bytes(raw) + b" " * self.asked
+
+
+class Payloads(Recorder):
+    """Keeps what it is shown of changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changes: list[Change] = []
+
+    def change(self, change: Change) -> bool:
+        if self.takes_changes:
+            self.changes.append(change)
+        return super().change(change)
+
+
+def test_the_decoder_renders_each_frame_once_and_may_swallow_it() -> None:
+    """A swallowed frame moves no position: neither an operation's place nor what was received."""
+    decoder: Decoder = Numbering()
+    walk, visitor = FrameWalk(decoder, confirmed_lsn=10), Payloads()
+    nothing = xlogdata(b"nothing", wal_start=5000, server_time_us=7)
+    frames = [nothing, xlogdata(BEGIN), nothing, xlogdata(INSERT), nothing, xlogdata(INSERT), nothing]
+
+    assert walk.take(frames, 0, visitor) == len(frames)
+
+    assert visitor.visits == ["begin", "change", "change"]
+    assert [(change.op_offset, change.payload) for change in visitor.changes] == [
+        (0, INSERT + b" " * 4),
+        (2, INSERT + b" " * 6),
+    ]
+    assert (walk.received_lsn, walk.server_time_us, walk.messages) == (90, 7, 0)
+
+
+def test_a_change_that_is_not_taken_is_rendered_again() -> None:
+    decoder = Numbering()
+    walk, visitor = FrameWalk(decoder, confirmed_lsn=10), Payloads()
+    frames = [xlogdata(BEGIN), xlogdata(INSERT), xlogdata(COMMIT)]
+    visitor.takes_changes = False
+    assert walk.take(frames, 0, visitor) == 1
+    visitor.takes_changes = True
+
+    assert walk.take(frames, 1, visitor) == 3
+
+    assert decoder.asked == 4
+    assert [change.op_offset for change in visitor.changes] == [0]
+
+
+def test_no_room_means_that_the_next_frame_is_not_even_rendered() -> None:
+    decoder, visitor = Numbering(), Recorder()
+    visitor.room = 0
+    assert FrameWalk(decoder, confirmed_lsn=10).take([xlogdata(BEGIN)], 0, visitor) == 0
+    assert decoder.asked == 0
