@@ -12,9 +12,10 @@
     ├── ChangeLogBroken, …            the log on disk can't be trusted (changelog/errors.py)
     ├── DecodeError                   a value that doesn't fit its column (decoding/rows.py)
     │   └── LayoutChanged             a frame of a table that was altered
-    ├── SparkFailed, SparkError, …    Spark doesn't start, or a job failed (lake/spark/session.py)
-    ├── JarsMissing, LogStoreMissing  what Spark needs isn't there (lake/spark/jars.py, log_store.py)
-    ├── CannotCompare                 `verify` has no answer (lake/jobs/verify_jobs.py); exit 2
+    ├── SparkFailed, SparkError, …    Spark doesn't start, or a job failed (lake/errors.py)
+    ├── JarsMissing, LogStoreMissing  what Spark needs isn't there (lake/errors.py)
+    ├── ConfRefused, StorageRefused   what would make tables unsafe (lake/errors.py)
+    ├── CannotCompare                 `verify` has no answer (lake/errors.py); exit 2
     ├── TableConflict, ForeignCommit  a table that somebody else has written (lake/errors.py)
     ├── ChangesUnusable, TableAltered the log has changes that only a snapshot helps with (lake/errors.py)
     ├── LogQueryError                 a query of the log that can't be answered (sources/log_source.py)

@@ -6,16 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.lake.errors import JarsMissing
 from penstock.lake.spark import jars
-from penstock.lake.spark.jars import (
-    DELTA_VERSION,
-    JARS,
-    SPARK_VERSION,
-    JarsMissing,
-    cache_directory,
-    fetch,
-    jar_paths,
-)
+from penstock.lake.spark.jars import DELTA_VERSION, JARS, SPARK_VERSION, cache_directory, fetch, jar_paths
 
 
 def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:

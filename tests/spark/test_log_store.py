@@ -18,10 +18,10 @@ from pyspark.sql import SparkSession
 import hatch_build
 from penstock.lake.delta import table as table_module
 from penstock.lake.delta.table import AppId, ShapeTable
-from penstock.lake.errors import TableConflict
+from penstock.lake.errors import LogStoreMissing, StorageFailed, TableConflict
 from penstock.lake.fold.apply import NetChanges
-from penstock.lake.spark.log_store import EXPECTED_VERSION, LogStoreMissing, log_store_jar
-from penstock.lake.spark.session import StorageFailed, shape_session
+from penstock.lake.spark.log_store import EXPECTED_VERSION, log_store_jar
+from penstock.lake.spark.session import shape_session
 from tests.spark.batches import KEY, Change, contents, net, table_frame
 from tests.spark.conftest import Started
 

@@ -68,7 +68,8 @@ def test_spark_logs_no_values(spark: SparkSession, capfd: pytest.CaptureFixture[
 
 _REJECTED = """
 import os
-from penstock.lake.spark.session import SparkFailed, open_session
+from penstock.lake.errors import SparkFailed
+from penstock.lake.spark.session import open_session
 try:
     open_session("local[1]", "rejected", {"spark.driver.port": "none"})
 except SparkFailed as error:

@@ -19,8 +19,9 @@ from pyspark.sql import functions as F
 
 from penstock.decoding.rows import Column, DecodeError
 from penstock.errors import ConnectionFailed, PenstockError
+from penstock.lake.errors import SparkError
 from penstock.lake.jobs.snapshot_source import snapshot_rows
-from penstock.lake.spark.session import SparkError, plain_error
+from penstock.lake.spark.session import plain_error
 from penstock.local.ports import free_port
 from penstock.local.postgres import PrivatePostgres
 from penstock.model.relation import Relation

@@ -13,9 +13,10 @@ from pyspark.sql import SparkSession
 from penstock.decoding.plugins import decoder_for
 from penstock.decoding.wal2json import replication_options
 from penstock.lake.delta.table import AppId, ShapeTable
+from penstock.lake.errors import CannotCompare
 from penstock.lake.jobs.compare import Counts, Values, compare
 from penstock.lake.jobs.snapshot_source import snapshot_rows
-from penstock.lake.jobs.verify_jobs import CannotCompare, VerifyJobs
+from penstock.lake.jobs.verify_jobs import VerifyJobs
 from penstock.lake.spark.session import shape_session
 from penstock.local.postgres import PrivatePostgres
 from penstock.model.lsn import parse_lsn

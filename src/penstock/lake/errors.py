@@ -1,4 +1,4 @@
-"""What can go wrong with a table in the lake, as the service knows it, whatever the storage."""
+"""What can go wrong with Spark, a storage and its tables. None of it needs Spark to be said or caught."""
 
 from __future__ import annotations
 
@@ -21,5 +21,41 @@ class TableAltered(ChangesUnusable):
     """The log has changes of a table with other columns than were said: it was altered since."""
 
 
+class OffsetRefused(PenstockError):
+    """The table is already at or past the offset that was to be written, or lacks one that was."""
+
+
+class StorageFailed(PenstockError):
+    """A table's storage can't be written."""
+
+
+class StorageRefused(PenstockError):
+    """Tables at this storage could lose commits."""
+
+
+class CannotCompare(PenstockError):
+    """A shape can't be compared as things are."""
+
+
+class JarsMissing(PenstockError):
+    """Delta's jars aren't in the cache, or couldn't be brought there."""
+
+
+class LogStoreMissing(PenstockError):
+    """This installation has no compiled log stores."""
+
+
+class ConfRefused(PenstockError):
+    """A setting of Spark's that is not the user's to change."""
+
+
+class SparkFailed(PenstockError):
+    """Spark could not be started."""
+
+
 class SparkGone(PenstockError):
     """Spark itself has ended, and can't be had again in this process."""
+
+
+class SparkError(PenstockError):
+    """A Spark job failed for a reason that has no error of its own."""

@@ -45,17 +45,16 @@ from penstock.decoding.rows import ACTION, LayoutChanged
 from penstock.decoding.rows import Column as TableColumn
 from penstock.decoding.widening import TYPE_WIDENING, has_more_digits
 from penstock.durable import sync_directory
-from penstock.errors import PenstockError
 from penstock.lake.delta.data_files import DataFiles
 from penstock.lake.delta.delta_log import DeltaLog
 from penstock.lake.delta.foreign_commits import harm, is_ours, read_version
 from penstock.lake.delta.rearrange import FILE_ROWS, ill, note_transaction, rewrite, rows_a_file
 from penstock.lake.delta.table_properties import CONSTRAINT, kept_properties, properties
-from penstock.lake.errors import ForeignCommit, TableConflict
+from penstock.lake.errors import ForeignCommit, OffsetRefused, StorageFailed, TableConflict
 from penstock.lake.fold.apply import DELETE, NetChanges
 from penstock.lake.spark.log_store import EXPECTED_VERSION, REFUSED
 from penstock.lake.spark.names import column_of, quote
-from penstock.lake.spark.session import StorageFailed, plain_errors
+from penstock.lake.spark.session import plain_errors
 
 UPKEEP_COMMITS: Final = 200
 _CONFLICTS: Final = (
@@ -73,10 +72,6 @@ _NAME: Final = "spark.databricks.delta.commitInfo.userMetadata"
 
 
 _logger = structlog.get_logger()
-
-
-class OffsetRefused(PenstockError):
-    """The table is already at or past the offset that was to be written, or lacks one that was."""
 
 
 class AppId(NamedTuple):

@@ -15,8 +15,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from penstock.decoding.rows import ABSENT, ACTION, OP_OFFSET
-from penstock.errors import PenstockError
 from penstock.lake.delta.table import AppId, ShapeTable
+from penstock.lake.errors import CannotCompare
 from penstock.lake.fold.apply import DELETE
 from penstock.lake.jobs.changes import ShapeLayout
 from penstock.lake.jobs.compare import Comparison, Counts, compare, only, without
@@ -28,10 +28,6 @@ from penstock.lake.spark.session import plain_error, shape_session
 from penstock.model.shape import Shape, ShapesFile
 from penstock.postgres.catalog.table_facts import TableFacts
 from penstock.postgres.snapshot.export import SnapshotPart
-
-
-class CannotCompare(PenstockError):
-    """A shape can't be compared as things are."""
 
 
 class TableAt(NamedTuple):

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from penstock.errors import PenstockError
+from penstock.lake.errors import JarsMissing
 from penstock.lake.spark.log_store import log_store_jar
 
 DELTA_VERSION: Final = "4.4.0"
@@ -68,10 +68,6 @@ _IN_SPARK_OR_NOT_NEEDED: Final = (
     "org.xerial.snappy:*",
 )
 _FETCH_TIMEOUT_S: Final = 600
-
-
-class JarsMissing(PenstockError):
-    """Delta's jars aren't in the cache, or couldn't be brought there."""
 
 
 def cache_directory(environ: Mapping[str, str] = os.environ) -> Path:

@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
-from penstock.errors import PenstockError
+from penstock.lake.errors import LogStoreMissing
 
 FOR_FILES: Final = "penstock.DurableLogStore"
 FOR_S3: Final = "penstock.S3LogStore"
@@ -20,10 +20,6 @@ REFUSED: Final = "penstock: a commit from version"
 """How the store begins its message about one that isn't."""
 
 _JAR: Final = Path(str(files("penstock.lake.spark") / "java" / "log_store.jar"))
-
-
-class LogStoreMissing(PenstockError):
-    """This installation has no compiled log stores."""
 
 
 def log_store_jar(jar: Path = _JAR) -> Path:

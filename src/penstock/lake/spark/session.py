@@ -29,6 +29,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from penstock.errors import PenstockError
+from penstock.lake.errors import SparkError, SparkFailed, StorageFailed
 from penstock.lake.spark.jars import cache_directory, jars_for_spark
 from penstock.lake.spark.session_conf import session_conf, with_theirs
 
@@ -53,18 +54,6 @@ _STORAGE_TROUBLES: Final = {
     "Not a directory": "a file stands where a directory should: move it, or use another storage",
 }
 _LINE_LENGTH: Final = 300
-
-
-class SparkFailed(PenstockError):
-    """Spark could not be started."""
-
-
-class StorageFailed(PenstockError):
-    """A table's storage can't be written."""
-
-
-class SparkError(PenstockError):
-    """A Spark job failed for a reason that has no error of its own."""
 
 
 def open_session(

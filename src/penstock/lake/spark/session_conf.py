@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from penstock.errors import PenstockError
+from penstock.lake.errors import ConfRefused, StorageRefused
 from penstock.lake.spark.log_store import FOR_FILES, FOR_S3
 
 LOCAL: Final = "local"
@@ -30,14 +30,6 @@ _FIXED: Final = {
     "spark.delta.logStore.class": "commits to a disk need a log store that syncs them",
     _FILE_LOG_STORE: "commits to a disk need a log store that syncs them",
 }
-
-
-class ConfRefused(PenstockError):
-    """A setting of Spark's that is not the user's to change."""
-
-
-class StorageRefused(PenstockError):
-    """Tables at this storage could lose commits."""
 
 
 def session_conf(master: str, app_name: str, jars: list[Path]) -> dict[str, str]:

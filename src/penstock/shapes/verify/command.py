@@ -13,7 +13,8 @@ from rich.console import Console
 
 from penstock.decoding.plugins import decoder_for
 from penstock.decoding.port import Decoder
-from penstock.lake.jobs.verify_jobs import CannotCompare, VerifyJobs
+from penstock.lake.errors import CannotCompare
+from penstock.lake.jobs.verify_jobs import VerifyJobs
 from penstock.lake.spark.session import open_session, stop_session
 from penstock.lake.spark.session_conf import check_conf
 from penstock.model.shape import Shape, ShapesFile, definition_hash

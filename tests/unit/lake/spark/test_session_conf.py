@@ -6,13 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.lake.spark.session_conf import (
-    ConfRefused,
-    StorageRefused,
-    check_conf,
-    session_conf,
-    with_theirs,
-)
+from penstock.lake.errors import ConfRefused, StorageRefused
+from penstock.lake.spark.session_conf import check_conf, session_conf, with_theirs
 
 _S3_LOG_STORE = "spark.delta.logStore.s3a.impl"
 
