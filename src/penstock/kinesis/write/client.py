@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
 from http.client import HTTPException
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from botocore.auth import SigV4Auth
@@ -32,6 +32,7 @@ from penstock.kinesis.aws.outcome import (
 from penstock.kinesis.aws.session import Endpoints, ca_bundle_of, one_line, open_session
 from penstock.kinesis.aws.transport import HttpAnswer, Transport, open_transport
 from penstock.kinesis.write.event import ChangeEvent
+from penstock.kinesis.write.ports import RecordSink as RecordSink
 
 _JSON: Final = "application/x-amz-json-1.1"
 _b64 = binascii.b2a_base64
@@ -65,26 +66,6 @@ class _SummaryAnswer(msgspec.Struct, gc=False):
 _decode_summary = msgspec.json.Decoder(_SummaryAnswer).decode
 _decode_answer = msgspec.json.Decoder(_PutRecordsAnswer).decode
 _decode_error = msgspec.json.Decoder(_ErrorAnswer).decode
-
-
-class RecordSink(Protocol):
-    """Where batches go: blocking calls, made from worker threads."""
-
-    def put_records(self, events: Sequence[ChangeEvent], may_send: Callable[[], bool]) -> Result:
-        """Send the events in one request; never raises for what the network or the service does.
-
-        `may_send` is asked once all is ready, directly before the request leaves; if it says no, nothing is
-        sent and the result is Unsent.
-        """
-
-    def probe(self) -> Failed | None:
-        """Ask whether the destination answers, and is what we need; None if so."""
-
-    def complaint(self) -> str | None:
-        """What works still, and will not for long; asks nobody."""
-
-    def close(self) -> None:
-        """Close idle connections."""
 
 
 KEYS_IGNORED: Final = Failed(

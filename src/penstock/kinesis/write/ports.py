@@ -1,10 +1,11 @@
-"""What the publisher needs of capture: where events come from, and who hears that they are durable."""
+"""What the publisher needs of others: where events come from and go, and who hears that they are durable."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from penstock.kinesis.aws.outcome import Failed, Result
 from penstock.kinesis.write.event import ChangeEvent
 
 
@@ -41,3 +42,23 @@ class Acknowledgements(Protocol):
 
     def mark_published_ids(self, ack_ids: Sequence[int]) -> int | None:
         """These entries are durable; the new frontier, if it has moved."""
+
+
+class RecordSink(Protocol):
+    """Where batches go: blocking calls, made from worker threads."""
+
+    def put_records(self, events: Sequence[ChangeEvent], may_send: Callable[[], bool]) -> Result:
+        """Send the events in one request; never raises for what the network or the service does.
+
+        `may_send` is asked once all is ready, directly before the request leaves; if it says no, nothing is
+        sent and the result is Unsent.
+        """
+
+    def probe(self) -> Failed | None:
+        """Ask whether the destination answers, and is what we need; None if so."""
+
+    def complaint(self) -> str | None:
+        """What works still, and will not for long; asks nobody."""
+
+    def close(self) -> None:
+        """Close idle connections."""
