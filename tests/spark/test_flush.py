@@ -290,7 +290,7 @@ def test_what_is_to_be_rewritten_decides_how(
 ) -> None:
     touched = [DataFile(str(place), size, rows, {}) for place, (size, rows) in enumerate(files)]
 
-    settings = settings_for(touched, changes)
+    settings = settings_for(changes + sum(file.most_rows for file in touched), 35_000)
 
     assert settings["spark.sql.files.maxRecordsPerFile"] == "35000"
     assert settings.get("spark.sql.shuffle.partitions") == partitions

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from penstock.lake.jobs.compare import Counts
+from penstock.lake.comparison import Counts
 from penstock.local.postgres import PrivatePostgres
 from penstock.settings.loading import load_shapes_settings
 from penstock.shapes.definition.shapes_file import load_shapes_file

@@ -11,10 +11,10 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from penstock.lake.jobs.shape_jobs import SparkJobs
+from penstock.lake.ports import ShapeJobs
+from penstock.lake.storages.opening import Source, open_jobs
 from penstock.model.relation import Relation
 from penstock.model.shape import Shape, ShapesFile
-from penstock.postgres.timeline import ServerIdentity
 from tests.spark.conftest import Started
 
 ORDERS = Shape("orders", Relation("public", "orders"))
@@ -22,12 +22,12 @@ LINES = Shape("lines", Relation("public", "lines"))
 
 
 @pytest.fixture
-def jobs(started: Started, tmp_path: Path) -> SparkJobs:
+def jobs(started: Started, tmp_path: Path) -> ShapeJobs:
     file = ShapesFile("shapes.toml", str(tmp_path / "lake"), (ORDERS, LINES))
-    return SparkJobs(started.spark, file, ServerIdentity("7", 1, {}), plugin="wal2json")
+    return open_jobs(started.spark, file, Source("7", 1, "wal2json"))
 
 
-def test_shapes_share_spark_fairly(started: Started, jobs: SparkJobs) -> None:
+def test_shapes_share_spark_fairly(started: Started, jobs: ShapeJobs) -> None:
     context = started.spark.sparkContext
     assert context.getConf().get("spark.scheduler.mode") == "FAIR"
     pools = []
@@ -38,7 +38,7 @@ def test_shapes_share_spark_fairly(started: Started, jobs: SparkJobs) -> None:
     assert pools == ["orders", "lines"]
 
 
-def test_a_leaderships_jobs_are_cancelled_and_nobody_elses(started: Started, jobs: SparkJobs) -> None:
+def test_a_leaderships_jobs_are_cancelled_and_nobody_elses(started: Started, jobs: ShapeJobs) -> None:
     spark, begun = started.spark, threading.Event()
 
     def endless() -> None:

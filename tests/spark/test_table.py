@@ -25,10 +25,11 @@ from pyspark.sql.types import StructType
 
 from penstock.lake.delta import rearrange
 from penstock.lake.delta import table as table_module
-from penstock.lake.delta.table import AppId, Position, ShapeTable
+from penstock.lake.delta.table import AppId, ShapeTable
 from penstock.lake.delta.table_properties import properties
 from penstock.lake.errors import ForeignCommit, OffsetRefused, SparkError, StorageFailed, TableConflict
 from penstock.lake.fold.apply import NetChanges, fold, survey_here
+from penstock.lake.ports import Position
 from penstock.lake.spark.session import plain_error, shape_session
 from tests.spark.batches import (
     COLUMNS,

@@ -12,12 +12,13 @@ from pyspark.sql import SparkSession
 
 from penstock.decoding.plugins import decoder_for
 from penstock.decoding.wal2json import replication_options
+from penstock.lake.comparison import Counts, Values
 from penstock.lake.delta.table import AppId, ShapeTable
 from penstock.lake.errors import CannotCompare
-from penstock.lake.jobs.compare import Counts, Values, compare
+from penstock.lake.jobs.compare import compare
 from penstock.lake.jobs.snapshot_source import snapshot_rows
-from penstock.lake.jobs.verify_jobs import VerifyJobs
 from penstock.lake.spark.session import shape_session
+from penstock.lake.storages.opening import Source, open_verify_jobs
 from penstock.local.postgres import PrivatePostgres
 from penstock.model.lsn import parse_lsn
 from penstock.model.relation import Relation
@@ -121,12 +122,11 @@ async def verify(
         catalog = ShapeCatalog(another, decoder_for("wal2json"))
         facts = (await catalog.facts([Relation("public", "t")]))[Relation("public", "t")]
         check = ShapeCheck(shape, facts)
+        file = ShapesFile("file", str(tmp_path), (shape,))
         try:
             await Verification(
                 [check],
-                jobs=VerifyJobs(
-                    spark, ShapesFile("file", str(tmp_path), (shape,)), "1", 1, plugin="wal2json"
-                ),
+                jobs=open_verify_jobs(spark, file, Source("1", 1, "wal2json")),
                 threads=threads,
                 catalog=catalog,
                 session=session,

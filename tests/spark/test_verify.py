@@ -9,17 +9,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.lake.jobs.compare import (
-    RECHECK_LIMIT,
-    Comparison,
-    Counts,
-    Difference,
-    Values,
-    Verdict,
-    compare,
-    only,
-    without,
-)
+from penstock.lake.comparison import Comparison, Counts, Difference, Values, Verdict
+from penstock.lake.jobs.compare import RECHECK_LIMIT, compare, only, without
 
 SCHEMA = "id bigint, `a ``b.c` string, n decimal(38,9)"
 COLUMNS = ("id", "a `b.c", "n")

@@ -1,10 +1,15 @@
-"""Ports: what Spark does for a shape, and where it reads the changes. The service knows no Spark."""
+"""The doors of the lake: what is done for a shape, of which changes, and in which table.
+
+The service knows `ShapeJobs`, and `penstock verify` `VerifyJobs`; neither knows Spark. The jobs know a
+`LakeTable`, and no storage.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
+from penstock.lake.comparison import Comparison, Keys, PostgresAt, TableAt
 from penstock.model.log_offset import LogOffset
 from penstock.model.shape import Shape
 from penstock.postgres.catalog.table_facts import ColumnFacts, TableFacts
@@ -12,6 +17,11 @@ from penstock.postgres.snapshot.export import SnapshotPart
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+    from penstock.decoding.rows import Column
+    from penstock.lake.fold.apply import NetChanges
 
 
 class ChangePart(Protocol):
@@ -34,6 +44,106 @@ class ChangePart(Protocol):
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """Batches with the columns `tx_offset`, `op_offset` and `payload`. Blocks; SegmentUnreadable."""
+
+
+class Position(NamedTuple):
+    """How far a table is."""
+
+    timeline: int
+    offset: int
+    """The commit LSN of the last transaction in it."""
+
+
+class TableVersion(NamedTuple):
+    """A version of a table."""
+
+    version: int
+    """-1: there is no table."""
+    position: Position | None
+
+    @property
+    def offset(self) -> int | None:
+        """How far it is."""
+        return None if self.position is None else self.position.offset
+
+
+KeyRanges = Mapping[str, Sequence[tuple[Any, Any]]]
+"""By key column, where the keys of a batch lie: each of its values is in one of the column's ranges."""
+
+
+class LakeTable(Protocol):
+    """A shape's table in a storage, whose commits carry their offset.
+
+    It belongs to one session and does one thing at a time; all of it blocks. What Spark raises comes out as
+    one of our own errors.
+    """
+
+    @property
+    def path(self) -> str:
+        """Where it is."""
+
+    @property
+    def file_rows(self) -> int:
+        """How many rows one of its files should have at most."""
+
+    @property
+    def needs_upkeep(self) -> bool:
+        """Whether upkeep is due, by the last look at the table. Costs nothing."""
+
+    def exists(self) -> bool:
+        """Whether there is a table."""
+
+    def rows(self) -> DataFrame:
+        """The table as it is now."""
+
+    def rows_at(self, version: int) -> DataFrame:
+        """The table as it was in a version."""
+
+    def schema(self) -> StructType:
+        """Its columns."""
+
+    def read_state(self) -> TableVersion:
+        """Its newest version, and where that is."""
+
+    def state_to_build_on(self) -> TableVersion:
+        """As `read_state`. ForeignCommit if others have changed rows since our last commit."""
+
+    def foreign_commit(self, state: TableVersion) -> str | None:
+        """What others may have done to the rows behind our last commit, in words; None if nothing."""
+
+    def rows_near(self, key: Sequence[str], ranges: KeyRanges) -> int:
+        """About how many rows lie in files that may hold one of these keys; of all files without ranges."""
+
+    def lacking(self, columns: Sequence[Column]) -> list[Column]:
+        """Those of the columns that it doesn't have. LayoutChanged if it has one with another type."""
+
+    def may_widen(self) -> bool:
+        """Whether columns can get wider types in place."""
+
+    def widen(self, columns: Sequence[Column]) -> None:
+        """Give those of the columns that it has with fewer digits their types of now."""
+
+    def change_types(self, types: Mapping[str, str]) -> None:
+        """Give columns wider types, in a commit that changes no value and has no offset."""
+
+    def can_go_on_to(self, version: int) -> bool:
+        """Whether a commit with this offset would be the next one on the same timeline."""
+
+    def merge(self, net: NetChanges, version: int | None, *, made_from: int | None = None) -> int | None:
+        """Apply a batch in one commit with the offset `version`; the offset that the table then has.
+
+        A table that is already there, or further, is left as it is. Without a version the commit leaves the
+        offset. TableConflict if another writer was faster, also since the table's version `made_from`.
+        """
+
+    def overwrite_from(self, rows: DataFrame, version: int, key: Sequence[str]) -> int:
+        """Replace the table in one commit with the offset `version`, or make it; that offset.
+
+        OffsetRefused, before any work, if it is already there or further on this timeline.
+        """
+
+    def upkeep(self) -> bool:
+        """Put small files together and delete old ones, if that is due; whether it was."""
 
 
 class TableState(NamedTuple):
@@ -95,3 +205,21 @@ class ShapeJobs(Protocol):
 
     def cancel(self) -> None:
         """End what runs; those who wait for it get an error."""
+
+
+class VerifyJobs(Protocol):
+    """All calls block while Spark works: each runs in a thread. One at a time for a shape."""
+
+    def look(self, shape: Shape, facts: TableFacts) -> TableAt:
+        """The shape's table as it is now. CannotCompare if it isn't there, or lacks columns."""
+
+    def compare(self, shape: Shape, postgres: PostgresAt, lake: TableAt) -> Comparison:
+        """Compare all rows."""
+
+    def sort_out(
+        self, shape: Shape, facts: TableFacts, keys: pa.Table, frames: Sequence[bytes] | None
+    ) -> Keys:
+        """Sort keys by these frames, which are all changes of the table; None: too many."""
+
+    def compare_keys(self, shape: Shape, postgres: PostgresAt, lake: TableAt, keys: Keys) -> Comparison:
+        """Compare the rows with the keys that are clear: those of `moved` with their last change."""

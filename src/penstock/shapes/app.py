@@ -21,11 +21,11 @@ from penstock.decoding.port import Decoder
 from penstock.errors import NeedsOperator, PenstockError, PostgresError
 from penstock.lake.errors import SparkGone
 from penstock.lake.jobs.log_check import blind_hosts, cancel_look, runs_in_driver
-from penstock.lake.jobs.shape_jobs import SparkJobs
 from penstock.lake.jobs.where_check import where_refusals
 from penstock.lake.ports import ShapeJobs
 from penstock.lake.spark.session import open_session, stop_session
 from penstock.lake.spark.session_conf import check_conf
+from penstock.lake.storages.opening import Source, open_jobs
 from penstock.model.relation import Relation
 from penstock.model.shape import ShapesFile
 from penstock.ops.server import OpsServer, check_port
@@ -181,7 +181,8 @@ class ShapesApp:
 
     def _make_jobs(self, file: ShapesFile, identity: ServerIdentity) -> ShapeJobs:
         self._identity = identity
-        return SparkJobs(self._spark, file, identity, plugin=self._settings.replication.output_plugin)
+        plugin = self._settings.replication.output_plugin
+        return open_jobs(self._spark, file, Source(identity.system_id, identity.timeline, plugin))
 
     async def _check_shapes(self) -> None:
         """Refuse what can't work before anything starts; waits for a Postgres that doesn't answer."""

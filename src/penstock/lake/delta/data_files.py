@@ -10,11 +10,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
+
+from penstock.lake.ports import KeyRanges
 
 Bounds = tuple[Any, Any]
-Ranges = Mapping[str, Sequence[Bounds]]
-"""By key column, where the keys of a batch lie: each of its values is in one of the column's ranges."""
+
+_LEAST_ROW: Final = 16
+"""Bytes of a row in a file of which nobody counted the rows."""
 
 
 class DataFile(NamedTuple):
@@ -26,7 +29,12 @@ class DataFile(NamedTuple):
     bounds: Mapping[str, Bounds]
     """The lowest and the highest value, by key column."""
 
-    def may_hold(self, ranges: Ranges) -> bool:
+    @property
+    def most_rows(self) -> int:
+        """How many rows it has; at most, if nobody has counted them."""
+        return self.size // _LEAST_ROW if self.rows is None else self.rows
+
+    def may_hold(self, ranges: KeyRanges) -> bool:
         """Whether a key within these ranges may be in the file."""
         return all(
             any(low <= self.bounds[column][1] and self.bounds[column][0] <= high for low, high in parts)
@@ -57,7 +65,7 @@ class DataFiles:
         """All of them."""
         return list(self._files.values())
 
-    def touched(self, ranges: Ranges) -> list[DataFile]:
+    def touched(self, ranges: KeyRanges) -> list[DataFile]:
         """Those that may hold a key within these ranges."""
         return [file for file in self._files.values() if file.may_hold(ranges)]
 

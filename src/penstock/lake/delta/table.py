@@ -52,6 +52,7 @@ from penstock.lake.delta.rearrange import FILE_ROWS, ill, note_transaction, rewr
 from penstock.lake.delta.table_properties import CONSTRAINT, kept_properties, properties
 from penstock.lake.errors import ForeignCommit, OffsetRefused, StorageFailed, TableConflict
 from penstock.lake.fold.apply import DELETE, NetChanges
+from penstock.lake.ports import KeyRanges, Position, TableVersion
 from penstock.lake.spark.log_store import EXPECTED_VERSION, REFUSED
 from penstock.lake.spark.names import column_of, quote
 from penstock.lake.spark.session import plain_errors
@@ -95,31 +96,8 @@ class AppId(NamedTuple):
         return f"{self.prefix}{self.timeline}"
 
 
-class Position(NamedTuple):
-    """How far a table is."""
-
-    timeline: int
-    offset: int
-
-
-class TableState(NamedTuple):
-    """A version of a table."""
-
-    version: int
-    """-1: there is no table."""
-    position: Position | None
-
-    @property
-    def offset(self) -> int | None:
-        """How far it is."""
-        return None if self.position is None else self.position.offset
-
-
 class ShapeTable:
-    """The Delta table at `path`, written under the name `app_id`, through a session of its own.
-
-    What Spark raises comes out as one of our own errors (`session.plain_errors`).
-    """
+    """See LakeTable. Delta's at `path`, written under the name `app_id`, through a session of its own."""
 
     def __init__(self, spark: SparkSession, path: str, app_id: AppId) -> None:
         self._spark = spark
@@ -140,6 +118,11 @@ class ShapeTable:
         """Where it is."""
         return self._path
 
+    @property
+    def file_rows(self) -> int:
+        """How many rows a file should have at most."""
+        return FILE_ROWS
+
     def exists(self) -> bool:
         """Whether there is a Delta table."""
         with plain_errors(self._path):
@@ -157,6 +140,10 @@ class ShapeTable:
         """The table as it is now."""
         return self._spark.read.format("delta").load(self._path)
 
+    def rows_at(self, version: int) -> DataFrame:
+        """The table as it was in a version."""
+        return self._spark.read.format("delta").option("versionAsOf", version).load(self._path)
+
     def schema(self) -> StructType:
         """The table's columns."""
         with plain_errors(self._path):
@@ -170,7 +157,7 @@ class ShapeTable:
         """The last flush or snapshot under the newest timeline; None if there is none."""
         return self.read_state().position
 
-    def read_state(self) -> TableState:
+    def read_state(self) -> TableVersion:
         """The table's newest version and where that is.
 
         Delta writes the offsets into a small file beside each commit. Only where that one is missing does
@@ -181,7 +168,7 @@ class ShapeTable:
             version = int(snapshot.version())
             self._version = version
             if version < 0:
-                return TableState(version, None)
+                return TableVersion(version, None)
             self._settle(version)
             checksum = snapshot.checksumOpt()
             known = checksum.get().setTransactions() if checksum.isDefined() else checksum
@@ -192,16 +179,16 @@ class ShapeTable:
             # A table that was put in this one's place has been tended by nobody.
             before = self._tended_at if self._tended_at <= version else 0
             self._tended_at = max([before, *tended])
-        return TableState(version, max((each for each in positions if each is not None), default=None))
+        return TableVersion(version, max((each for each in positions if each is not None), default=None))
 
-    def state_to_build_on(self) -> TableState:
+    def state_to_build_on(self) -> TableVersion:
         """As `read_state`. ForeignCommit if others have changed rows since our last commit."""
         state = self.read_state()
         if (foreign := self.foreign_commit(state)) is not None:
             raise ForeignCommit(foreign)
         return state
 
-    def foreign_commit(self, state: TableState) -> str | None:
+    def foreign_commit(self, state: TableVersion) -> str | None:
         """What others may have done to the rows behind our last commit, in words; None if nothing.
 
         Reads each commit once: those since the last look, or back to what our last one was made from. What
@@ -243,6 +230,10 @@ class ShapeTable:
                 files = DataFiles(version, [row.asDict() for row in rows.collect()], key)
         self._files = files
         return files
+
+    def rows_near(self, key: Sequence[str], ranges: KeyRanges) -> int:
+        """About how many rows lie in files that may hold one of these keys; of all files without ranges."""
+        return sum(file.most_rows for file in self.files(key).touched(ranges))
 
     def _settle(self, version: int) -> None:
         """See to it that this version stays: whoever made it may have died before its name was on disk."""
@@ -447,7 +438,7 @@ class ShapeTable:
         timeline = app_id.removeprefix(self._app_id.prefix)
         return Position(int(timeline), version) if timeline != app_id and timeline.isdecimal() else None
 
-    def _own_state(self, state: TableState) -> TableState:
+    def _own_state(self, state: TableVersion) -> TableVersion:
         """The same. A table that a newer timeline has written is not ours any more."""
         if state.position is not None and state.position.timeline > self._app_id.timeline:
             raise TableConflict(

@@ -13,14 +13,14 @@ Only rows come here that compare_buckets.py did not find equal, and those that a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, DataType, DoubleType, FloatType, StructType
 
+from penstock.lake.comparison import Counts, Difference, Values, Verdict
 from penstock.lake.spark.names import column_of
 
 RECHECK_LIMIT: Final = 10_000
@@ -36,52 +36,8 @@ _COLUMNS: Final = "columns"
 _VERDICT: Final = "verdict"
 
 
-class Verdict(StrEnum):
-    """What is wrong with a key."""
-
-    DIFFERENT = "different"
-    MISSING = "missing"
-    EXTRA = "extra"
-
-
-class Counts(NamedTuple):
-    """How many rows the sides have, and how many keys are what."""
-
-    postgres: int = 0
-    lake: int = 0
-    equal: int = 0
-    different: int = 0
-    missing: int = 0
-    extra: int = 0
-
-    @property
-    def differing(self) -> int:
-        """Keys that are not equal."""
-        return self.different + self.missing + self.extra
-
-
-class Values(NamedTuple):
-    """A column of both sides, as text; None is null."""
-
-    postgres: str | None
-    lake: str | None
-
-
-class Difference(NamedTuple):
-    """A key that is not equal, as text."""
-
-    verdict: Verdict
-    key: dict[str, str | None]
-    columns: tuple[str, ...] = ()
-    """Those that differ, if both sides have the row."""
-    copies: int = 1
-    """How often the lake has the key, if it does."""
-    values: dict[str, Values] | None = None
-    """Of the columns that differ, or of all if one side lacks the row; None unless asked for."""
-
-
-class Comparison:
-    """What came of a comparison. Holds Spark's memory until it is closed."""
+class SparkComparison:
+    """See Comparison."""
 
     def __init__(self, counts: Counts, differing: DataFrame | None, key: Sequence[str]) -> None:
         """`differing` is persisted; None if there are no such rows."""
@@ -89,25 +45,22 @@ class Comparison:
         self._differing = differing
         self._key = tuple(key)
 
-    def beside(self, others: Counts) -> Comparison:
+    def beside(self, others: Counts) -> SparkComparison:
         """This one and what is known of other keys, all of which are equal. The rows are those of all."""
         counts = self.counts._replace(
             postgres=others.postgres, lake=others.lake, equal=self.counts.equal + others.equal
         )
-        return Comparison(counts, self._differing, self._key)
+        return SparkComparison(counts, self._differing, self._key)
 
     def keys(self) -> pa.Table:
-        """The keys that differ, typed as the lake has them; RECHECK_LIMIT of them if there are more.
-
-        Without columns if none differ.
-        """
+        """See Comparison: RECHECK_LIMIT of them if there are more."""
         if self._differing is None:
             return pa.table({})
         names = [column_of(name, _KEY) for name in self._key]
         return self._differing.limit(RECHECK_LIMIT).select(*names).toArrow()
 
     def first(self, count: int, *, show_values: bool = False) -> list[Difference]:
-        """The first keys that differ, in the order of the key. Values leave Spark only if asked for."""
+        """See Comparison. Values leave Spark only if asked for."""
         if self._differing is None:
             return []
         schema = self._differing.schema
@@ -118,14 +71,14 @@ class Comparison:
         return [_difference(row.asDict(recursive=True), show_values=show_values) for row in rows]
 
     def close(self) -> None:
-        """Give Spark's memory back."""
+        """See Comparison."""
         if self._differing is not None:
             self._differing.unpersist()
 
 
 def compare(
     postgres_rows: DataFrame, lake_rows: DataFrame, key: Sequence[str], columns: Sequence[str]
-) -> Comparison:
+) -> SparkComparison:
     """Compare these columns, the key's among them, of all rows. Both sides have the same types. Blocks."""
     sides = _side(postgres_rows, key, columns, True).unionByName(_side(lake_rows, key, columns, False))
     of_postgres, of_lake = F.col(_SIDE), ~F.col(_SIDE)
@@ -150,9 +103,9 @@ def compare(
         differing.unpersist()
         raise
     if some:
-        return Comparison(counts, differing, key)
+        return SparkComparison(counts, differing, key)
     differing.unpersist()
-    return Comparison(counts, None, key)
+    return SparkComparison(counts, None, key)
 
 
 def only(rows: DataFrame, keys: DataFrame) -> DataFrame:

@@ -24,17 +24,17 @@ from pyspark.sql.types import DoubleType, FloatType, StructType
 
 from penstock.decoding.rows import ABSENT, ACTION
 from penstock.decoding.widening import can_be_widened
-from penstock.lake.delta.table import ShapeTable
 from penstock.lake.errors import ForeignCommit
 from penstock.lake.fold.apply import DELETE, UPSERT, NetChanges
 from penstock.lake.jobs.flush import settings_for, with_settings
+from penstock.lake.ports import LakeTable
 from penstock.lake.spark.names import column_of
 from penstock.lake.spark.session import plain_errors
 
 _log = structlog.get_logger()
 
 
-def merge_difference(table: ShapeTable, rows: DataFrame, version: int, key: Sequence[str]) -> int | None:
+def merge_difference(table: LakeTable, rows: DataFrame, version: int, key: Sequence[str]) -> int | None:
     """Bring the table to these rows, in one commit with the offset `version`; None if it must be replaced."""
     wider = _wider(table, rows.schema, version)
     if not wider:
@@ -49,8 +49,8 @@ def merge_difference(table: ShapeTable, rows: DataFrame, version: int, key: Sequ
         try:
             changed = difference.count()
             net = NetChanges(difference, tuple(key), tuple(rows.columns))
-            settings = settings_for(table.files(key).all() if changed else [], changed)
-            with with_settings(rows.sparkSession, settings):
+            written = changed + table.rows_near(key, {}) if changed else 0
+            with with_settings(rows.sparkSession, settings_for(written, table.file_rows)):
                 at = table.merge(net, version, made_from=before.version)
         finally:
             difference.unpersist()
@@ -58,7 +58,7 @@ def merge_difference(table: ShapeTable, rows: DataFrame, version: int, key: Sequ
     return at
 
 
-def _wider(table: ShapeTable, wanted: StructType, version: int) -> dict[str, str]:
+def _wider(table: LakeTable, wanted: StructType, version: int) -> dict[str, str]:
     """The columns whose types are wider now, with the new types; none if the table can't be kept."""
     if not table.exists() or not table.can_go_on_to(version) or not table.may_widen():
         return {}

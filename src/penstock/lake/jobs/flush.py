@@ -20,20 +20,15 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.decoding.rows import Column
-from penstock.lake.delta.data_files import DataFile
-from penstock.lake.delta.rearrange import FILE_ROWS
-from penstock.lake.delta.table import ShapeTable
 from penstock.lake.fold.apply import Survey, fold, survey, survey_here
 from penstock.lake.jobs.changes import ShapeLayout, behind, changes_frame, decode_here, is_small, local_frame
-from penstock.lake.ports import ChangePart
+from penstock.lake.ports import ChangePart, LakeTable
 from penstock.lake.spark.session import plain_errors
 
 _INTERPRETED_ROWS: Final = 100_000
 """So few rows are rewritten sooner than the plan is compiled. Both take longer with more columns."""
 _ONE_TASK_ROWS: Final = 350_000
 """One task sorts what it writes by key; of several, each has files from the lowest key to the highest."""
-_LEAST_ROW: Final = 16
-"""Bytes of a row in a file of which nobody counted the rows."""
 _FOR_FEW: Final = MappingProxyType(
     {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 )
@@ -53,7 +48,7 @@ class Flushed:
 
 def flush(
     spark: SparkSession,
-    table: ShapeTable,
+    table: LakeTable,
     layout: ShapeLayout,
     ranges: Sequence[ChangePart],
     up_to: int,
@@ -74,15 +69,15 @@ def flush(
     with plain_errors(table.path), _changes(spark, layout, new) as (changes, surveyed):
         decoded = perf_counter()
         net = fold(changes, surveyed, layout.key, layout.stored, table.rows(), layout.where, added=lacking)
-        with with_settings(spark, settings_for(table.files(layout.key).touched(net.ranges), surveyed.count)):
+        rows = surveyed.count + table.rows_near(layout.key, net.ranges)
+        with with_settings(spark, settings_for(rows, table.file_rows)):
             offset = table.merge(net, up_to if new else None, made_from=before.version)
     return Flushed(offset, surveyed.count, decoded - begun)
 
 
-def settings_for(touched: Sequence[DataFile], changes: int) -> dict[str, str]:
-    """Spark's settings for a MERGE of so many changes that may rewrite these files."""
-    rows = changes + sum(file.size // _LEAST_ROW if file.rows is None else file.rows for file in touched)
-    settings = {"spark.sql.files.maxRecordsPerFile": str(FILE_ROWS)}
+def settings_for(rows: int, file_rows: int) -> dict[str, str]:
+    """Spark's settings for a MERGE that may write so many rows, into files of so many at most."""
+    settings = {"spark.sql.files.maxRecordsPerFile": str(file_rows)}
     if rows <= _ONE_TASK_ROWS:
         settings["spark.sql.shuffle.partitions"] = "1"
     if rows <= _INTERPRETED_ROWS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -11,19 +11,20 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from penstock.decoding.rows import Column, LayoutChanged, NanRefused, RowIncomplete
-from penstock.lake.delta.table import AppId, ShapeTable
 from penstock.lake.errors import ChangesUnusable, SparkGone, TableAltered
 from penstock.lake.jobs.changes import ShapeLayout
 from penstock.lake.jobs.difference import merge_difference
 from penstock.lake.jobs.flush import flush
 from penstock.lake.jobs.snapshot_source import snapshot_rows
-from penstock.lake.ports import ChangePart, JobDone, TableState
+from penstock.lake.ports import ChangePart, JobDone, LakeTable, TableState
 from penstock.lake.spark.names import column_of
 from penstock.lake.spark.session import java_exit_code, plain_errors, shape_session
-from penstock.model.shape import Shape, ShapesFile
+from penstock.model.shape import Shape
 from penstock.postgres.catalog.table_facts import ColumnFacts, TableFacts
 from penstock.postgres.snapshot.export import SnapshotPart
-from penstock.postgres.timeline import ServerIdentity
+
+OpenTable = Callable[[SparkSession, Shape], LakeTable]
+"""A shape's table, through a session that is its own."""
 
 _END_KNOWN_WITHIN_S: Final = 0.5
 
@@ -32,22 +33,15 @@ class SparkJobs:
     """See ShapeJobs. For one leadership: its jobs are a group that can be cancelled as a whole."""
 
     def __init__(
-        self, spark: SparkSession, file: ShapesFile, identity: ServerIdentity, *, plugin: str
+        self, spark: SparkSession, shapes: Sequence[Shape], open_table: OpenTable, *, plugin: str
     ) -> None:
         """`plugin` writes the frames."""
         self._spark = spark
         self._plugin = plugin
         self._group = f"penstock-{secrets.token_hex(4)}"
         with _noticing_the_end():
-            self._sessions = {shape.name: shape_session(spark) for shape in file.shapes}
-        self._tables = {
-            shape.name: ShapeTable(
-                self._sessions[shape.name],
-                file.location(shape),
-                AppId(identity.system_id, shape.name, identity.timeline),
-            )
-            for shape in file.shapes
-        }
+            self._sessions = {shape.name: shape_session(spark) for shape in shapes}
+        self._tables = {shape.name: open_table(self._sessions[shape.name], shape) for shape in shapes}
 
     def state(self, shape: Shape) -> TableState:
         """See ShapeJobs."""

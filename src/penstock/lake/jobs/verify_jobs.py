@@ -1,11 +1,10 @@
-"""VerifyJobs: what Spark does for `penstock verify`, on one Spark, each shape in a session of its own."""
+"""SparkVerifyJobs: the jobs of `penstock verify`, on one Spark, each shape in a session of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import NamedTuple
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
@@ -15,75 +14,34 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from penstock.decoding.rows import ABSENT, ACTION, OP_OFFSET
-from penstock.lake.delta.table import AppId, ShapeTable
+from penstock.lake.comparison import Comparison, Counts, Keys, PostgresAt, TableAt
 from penstock.lake.errors import CannotCompare
 from penstock.lake.fold.apply import DELETE
 from penstock.lake.jobs.changes import ShapeLayout
-from penstock.lake.jobs.compare import Comparison, Counts, compare, only, without
+from penstock.lake.jobs.compare import SparkComparison, compare, only, without
 from penstock.lake.jobs.compare_buckets import bucket_sums
-from penstock.lake.jobs.shape_jobs import layout_of
+from penstock.lake.jobs.shape_jobs import OpenTable, layout_of
 from penstock.lake.jobs.snapshot_source import snapshot_rows
 from penstock.lake.spark.names import column_of, quote
 from penstock.lake.spark.session import plain_error, shape_session
-from penstock.model.shape import Shape, ShapesFile
+from penstock.model.shape import Shape
 from penstock.postgres.catalog.table_facts import TableFacts
-from penstock.postgres.snapshot.export import SnapshotPart
 
 
-class TableAt(NamedTuple):
-    """A lake table at one moment."""
-
-    version: int
-    """Delta's."""
-    offset: int
-    """The commit LSN of the last transaction in it."""
-
-
-class PostgresAt(NamedTuple):
-    """A Postgres table under an exported snapshot."""
-
-    facts: TableFacts
-    parts: Sequence[SnapshotPart]
-    snapshot: str
-
-
-class Keys(NamedTuple):
-    """Keys that had differed, by what has happened to their rows since before the snapshot."""
-
-    quiet: pa.Table
-    """Nothing: the snapshot has their rows."""
-    moved: pa.Table
-    """They were changed, and the last change has the whole row."""
-    unclear: pa.Table
-    """They were changed, and the last change lacks columns, or too much was changed to tell."""
-    changes: pa.Table
-    """All changes of the table, as rows.py describes them."""
-
-    @property
-    def clear(self) -> int:
-        """How many can be judged."""
-        return int(self.quiet.num_rows + self.moved.num_rows)
-
-
-class VerifyJobs:
-    """All calls block while Spark works: each runs in a thread. One at a time for a shape."""
+class SparkVerifyJobs:
+    """See VerifyJobs."""
 
     def __init__(
-        self, spark: SparkSession, file: ShapesFile, system_id: str, timeline: int, *, plugin: str
+        self, spark: SparkSession, shapes: Sequence[Shape], open_table: OpenTable, *, plugin: str
     ) -> None:
         """`plugin` writes the frames."""
         self._spark = spark
         self._plugin = plugin
-        self._sessions = {shape.name: shape_session(spark) for shape in file.shapes}
-        self._tables = {
-            shape.name: ShapeTable(
-                self._sessions[shape.name], file.location(shape), AppId(system_id, shape.name, timeline)
-            )
-            for shape in file.shapes
-        }
+        self._sessions = {shape.name: shape_session(spark) for shape in shapes}
+        self._tables = {shape.name: open_table(self._sessions[shape.name], shape) for shape in shapes}
 
     def look(self, shape: Shape, facts: TableFacts) -> TableAt:
-        """The shape's table as it is now. CannotCompare if it isn't there, or lacks columns."""
+        """See VerifyJobs."""
         self._enter(shape)
         table = self._tables[shape.name]
         if table.read_state().version < 0:
@@ -101,7 +59,7 @@ class VerifyJobs:
         return TableAt(state.version, state.offset)
 
     def compare(self, shape: Shape, postgres: PostgresAt, lake: TableAt) -> Comparison:
-        """Compare all rows: by sums of buckets, and one by one in the buckets that differ."""
+        """See VerifyJobs: by sums of buckets, and one by one in the buckets that differ."""
         self._enter(shape)
         key, stored = postgres.facts.key, self._layout(shape, postgres.facts).stored
         with self._explained(shape):
@@ -109,7 +67,7 @@ class VerifyJobs:
             sums = bucket_sums(here, there, key, stored, len(postgres.parts))
             counts = Counts(sums.postgres, sums.lake, sums.equal)
             if not sums.differing:
-                return Comparison(counts, None, key)
+                return SparkComparison(counts, None, key)
             again = postgres._replace(parts=sums.parts(postgres.parts))
             here = sums.rows(self._postgres_rows(shape, again))
             return compare(here, sums.rows(there), key, stored).beside(counts)
@@ -117,7 +75,7 @@ class VerifyJobs:
     def sort_out(
         self, shape: Shape, facts: TableFacts, keys: pa.Table, frames: Sequence[bytes] | None
     ) -> Keys:
-        """Sort keys by these frames, which are all changes of the table; None: too many."""
+        """See VerifyJobs."""
         self._enter(shape)
         # A row that can't be judged is looked at again.
         changes = decoded(replace(self._layout(shape, facts), must_come=()), frames or ())
@@ -138,7 +96,7 @@ class VerifyJobs:
             )
 
     def compare_keys(self, shape: Shape, postgres: PostgresAt, lake: TableAt, keys: Keys) -> Comparison:
-        """Compare the rows with the keys that are clear: those of `moved` with their last change."""
+        """See VerifyJobs."""
         self._enter(shape)
         facts = postgres.facts
         with self._explained(shape):
@@ -182,8 +140,7 @@ class VerifyJobs:
 
     def _lake_rows(self, shape: Shape, at: TableAt) -> DataFrame:
         # By its version: a DataFrame without one reads whatever is newest when it is used.
-        reader = self._sessions[shape.name].read.format("delta").option("versionAsOf", at.version)
-        return reader.load(self._tables[shape.name].path)
+        return self._tables[shape.name].rows_at(at.version)
 
     @contextmanager
     def _explained(self, shape: Shape) -> Iterator[None]:

@@ -14,9 +14,9 @@ from rich.console import Console
 from penstock.decoding.plugins import decoder_for
 from penstock.decoding.port import Decoder
 from penstock.lake.errors import CannotCompare
-from penstock.lake.jobs.verify_jobs import VerifyJobs
 from penstock.lake.spark.session import open_session, stop_session
 from penstock.lake.spark.session_conf import check_conf
+from penstock.lake.storages.opening import Source, open_verify_jobs
 from penstock.model.shape import Shape, ShapesFile, definition_hash
 from penstock.postgres.catalog.table_catalog import ShapeCatalog
 from penstock.postgres.catalog.table_facts import TableFacts
@@ -114,12 +114,11 @@ async def _compare(
     say("Spark starts")
     spark = await asyncio.to_thread(open_session, run.master, "penstock verify", run.conf)
     threads = JobThreads(settings.change_log.max_flushes)
+    source = Source(registry.system_id, registry.timeline, catalog.decoder.plugin)
     try:
         await Verification(
             checks,
-            jobs=VerifyJobs(
-                spark, file, registry.system_id, registry.timeline, plugin=catalog.decoder.plugin
-            ),
+            jobs=open_verify_jobs(spark, file, source),
             threads=threads,
             catalog=catalog,
             session=await line.connect(),

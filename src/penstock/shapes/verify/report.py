@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock import exit_codes
-from penstock.lake.jobs.compare import Counts, Difference
+from penstock.lake.comparison import Counts, Difference
 
 _WIDE: Final = 160
 _COUNTS: Final = ("equal", "different", "missing", "extra")

@@ -36,9 +36,9 @@ import pyarrow as pa
 from psycopg import AsyncConnection
 
 from penstock.errors import PenstockError
+from penstock.lake.comparison import Comparison, Counts, Difference, PostgresAt
 from penstock.lake.errors import CannotCompare
-from penstock.lake.jobs.compare import Comparison, Counts, Difference
-from penstock.lake.jobs.verify_jobs import PostgresAt, VerifyJobs
+from penstock.lake.ports import VerifyJobs
 from penstock.model.lsn import format_lsn
 from penstock.model.shape import Shape
 from penstock.postgres.catalog.table_catalog import ShapeCatalog

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from penstock.lake.delta.data_files import DataFiles, Ranges, data_file
+from penstock.lake.delta.data_files import DataFiles, data_file
+from penstock.lake.ports import KeyRanges
 
 KEY = ("tenant", "id")
 
@@ -30,7 +31,7 @@ def add(path: str, low: Any = None, high: Any = None, **more: Any) -> dict[str, 
         ({"id": [(Decimal("9.5"), Decimal("9.5"))]}, "c"),
     ],
 )
-def test_a_file_is_touched_if_a_key_may_be_in_it(ranges: Ranges, touched: str) -> None:
+def test_a_file_is_touched_if_a_key_may_be_in_it(ranges: KeyRanges, touched: str) -> None:
     files = DataFiles(
         4,
         [
@@ -58,3 +59,8 @@ def test_without_both_bounds_there_are_none(stats: str | None) -> None:
     file = data_file({"path": "a", "size": 1, "stats": stats}, KEY)
 
     assert (file.rows, file.bounds) == (None, {})
+
+
+@pytest.mark.parametrize(("stats", "rows"), [('{"numRecords": 3}', 3), ("{}", 100), (None, 100)])
+def test_a_file_whose_rows_nobody_counted_may_have_many(stats: str | None, rows: int) -> None:
+    assert data_file({"path": "a", "size": 1600, "stats": stats}, KEY).most_rows == rows

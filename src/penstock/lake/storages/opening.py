@@ -1,0 +1,58 @@
+"""The one place where a storage's URL chooses who keeps its tables.
+
+Everybody else asks here for a door (lake/ports.py), and doesn't know who stands behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
+
+from pyspark.sql import SparkSession
+
+from penstock.lake.delta.table import AppId, ShapeTable
+from penstock.lake.errors import StorageRefused
+from penstock.lake.jobs.shape_jobs import OpenTable, SparkJobs
+from penstock.lake.jobs.verify_jobs import SparkVerifyJobs
+from penstock.lake.ports import LakeTable, ShapeJobs, VerifyJobs
+from penstock.model.shape import Shape, ShapesFile
+
+
+class Source(NamedTuple):
+    """Where the changes come from: tables hold positions of one database system, on one timeline."""
+
+    system_id: str
+    timeline: int
+    plugin: str
+    """The output plugin that writes the frames."""
+
+
+def open_jobs(spark: SparkSession, file: ShapesFile, source: Source) -> ShapeJobs:
+    """The jobs of a file's shapes. Blocks."""
+    return SparkJobs(spark, file.shapes, tables_of(file, source), plugin=source.plugin)
+
+
+def open_verify_jobs(spark: SparkSession, file: ShapesFile, source: Source) -> VerifyJobs:
+    """The jobs that compare a file's shapes with Postgres. Blocks."""
+    return SparkVerifyJobs(spark, file.shapes, tables_of(file, source), plugin=source.plugin)
+
+
+def tables_of(file: ShapesFile, source: Source) -> OpenTable:
+    """What opens the tables of a file's storage. StorageRefused if nobody knows that kind of storage."""
+    scheme = urlsplit(file.storage).scheme
+    if scheme not in _BY_SCHEME:
+        raise StorageRefused(f"storage {file.storage}: no tables can be kept there")
+    return _BY_SCHEME[scheme](file, source)
+
+
+def _delta(file: ShapesFile, source: Source) -> OpenTable:
+    def open_table(session: SparkSession, shape: Shape) -> LakeTable:
+        app_id = AppId(source.system_id, shape.name, source.timeline)
+        return ShapeTable(session, file.location(shape), app_id)
+
+    return open_table
+
+
+_BY_SCHEME: Final[Mapping[str, Callable[[ShapesFile, Source], OpenTable]]] = {"": _delta, "s3a": _delta}
+"""A directory has no scheme."""
