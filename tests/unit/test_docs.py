@@ -1,4 +1,4 @@
-"""Docs name what exists: settings, metrics and errors are checked against the code."""
+"""Docs name what exists: settings, metrics, errors and files are checked against the code."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 
 
 SHAPES = (ROOT / "docs" / "shapes.md").read_text()
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
+SOURCE = ROOT / "src" / "penstock"
+DOORS = ("Decoder", "RecordSink", "Feed", "ShapeJobs", "VerifyJobs", "LakeTable", "Status")
 
 
 def _variables(settings: type[CaptureSettings | ShapesSettings] = CaptureSettings) -> set[str]:
@@ -94,3 +97,45 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
 def test_readme_names_only_make_targets_that_exist() -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert set(re.findall(r"make ([a-z]+)", (ROOT / "README.md").read_text())) <= targets
+
+
+def _places(text: str) -> list[str]:
+    """Every file of Python and every folder that a text names."""
+    return re.findall(r"`((?:\w+/)+(?:\w+\.py)?|\w+\.py)`", text)
+
+
+def _does_not_exist(places: list[str]) -> list[str]:
+    """A place is named from our source or the repository, or from the folder that was named before it."""
+    missing, before = [], SOURCE
+    for place in places:
+        found = [base / place for base in (SOURCE, ROOT, before, before.parent) if (base / place).exists()]
+        if not found:
+            missing.append(place)
+        else:
+            before = found[0] if found[0].is_dir() else found[0].parent
+    return missing
+
+
+@pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md"])
+def test_every_file_and_folder_that_is_named_exists(page: str) -> None:
+    places = _places((ROOT / page).read_text())
+    assert len(places) > 10
+    assert _does_not_exist(places) == []
+
+
+@pytest.mark.parametrize(
+    ("begins", "most"), [("**One INSERT, from the socket", 15), ("**The same INSERT, into", 22)]
+)
+def test_a_change_passes_through_few_files(begins: str, most: int) -> None:
+    path = ARCHITECTURE.partition(begins)[2].partition("\n\n")[0]
+    files = _places(path)
+    assert all((SOURCE / file).is_file() for file in files), "by their whole names"
+    assert len(files) == len(set(files)) <= most
+    assert path.endswith(f"{len(files)} files.")
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_door_is_where_the_page_says(door: str) -> None:
+    rows = [line.split("|") for line in ARCHITECTURE.splitlines() if line.startswith("| `")]
+    [file] = [file for row in rows if f"`{door}`" in row[1] for file in _places(row[2])]
+    assert re.search(rf"^class {door}\(", (SOURCE / file).read_text(), re.MULTILINE)
