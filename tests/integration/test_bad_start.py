@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock.local.free_ports import free_port
 from penstock.local.kinesis import LocalKinesis
-from penstock.local.ports import free_port
 from penstock.local.postgres import PrivatePostgres
 from tests.servers.capture_process import CaptureProcess
 from tests.servers.capture_site import CaptureSite, readiness, wait_for_phase

@@ -16,8 +16,8 @@ import pytest
 
 from penstock.check import find
 from penstock.finding import Finding, Level, worst
+from penstock.local.free_ports import free_port
 from penstock.local.kinesis import LocalKinesis
-from penstock.local.ports import free_port
 from penstock.local.postgres import PrivatePostgres
 from penstock.postgres.preflight import server as preflight
 from penstock.settings.loading import load_capture_settings

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.local.ports import free_port
+from penstock.local.free_ports import free_port
 from penstock.local.postgres import PrivatePostgres
 from tests.servers.shapes_site import ShapesSite
 

@@ -16,7 +16,7 @@ from psycopg.conninfo import make_conninfo
 from psycopg.sql import SQL, Identifier
 
 from penstock.local.errors import LocalServerError
-from penstock.local.ports import free_port
+from penstock.local.free_ports import free_port
 from penstock.local.postgres_programs import PostgresPrograms, give_to_server_user
 
 StopMode = Literal["smart", "fast", "immediate"]

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
-from penstock.local.ports import free_port
+from penstock.local.free_ports import free_port
 from penstock.ops.server import OpsServer
 from penstock.ops.status_command import NoAnswer, as_json, as_text, ask, exit_code
 from penstock.postgres.leader.freshness import Freshness
