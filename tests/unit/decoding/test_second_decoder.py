@@ -37,7 +37,7 @@ from penstock.postgres.catalog.table_catalog import column_facts
 from penstock.postgres.catalog.table_facts import ColumnFacts, IndexFacts, LeafFacts, TableFacts
 from penstock.postgres.catalog.table_tree import Member, Tree
 from penstock.postgres.stream.walk import FrameWalk
-from penstock.shapes.definition.rules import table_problems
+from penstock.shapes.definition.table_rules import table_problems
 from penstock.shapes.feed.collector import Append, Collector, Committed
 
 

@@ -22,7 +22,7 @@ from penstock.postgres.catalog.table_facts import TableFacts, to_columns
 from penstock.postgres.connection import QUALIFIED_NAMES
 from penstock.postgres.preflight.server import PluginFacts, check_postgres
 from penstock.settings.services import ShapesSettings
-from penstock.shapes.definition.rules import refusals
+from penstock.shapes.definition.table_rules import refusals
 from penstock.shapes.registry.places import open_registry
 
 _MAY_READ: LiteralString = """

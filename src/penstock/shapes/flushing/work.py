@@ -24,7 +24,7 @@ from penstock.model.snapshot_again import SnapshotAgain
 from penstock.postgres.catalog.table_catalog import ShapeCatalog
 from penstock.postgres.catalog.table_facts import ColumnFacts, TableFacts
 from penstock.postgres.snapshot.export import export_snapshot
-from penstock.shapes.definition.rules import table_problems
+from penstock.shapes.definition.table_rules import table_problems
 from penstock.shapes.feed.ledger import Ledger
 from penstock.shapes.flushing.job_runner import JobThreads
 from penstock.shapes.following.drift import Drift, compare

@@ -1,7 +1,7 @@
 """Drift: a table was altered under a running shape; what is to be done about it.
 
-1. A table that now breaks a rule (definition/rules.py) stops its shape: no key, no replica identity, a name
-   that Delta can't hold. So does one that lacks a column which `where` names: nothing else can judge rows.
+1. A table that now breaks a rule (definition/table_rules.py) stops its shape: no key, no replica identity, a
+   name that Delta can't hold. So does one that lacks a column which `where` names: nothing else judges rows.
 2. What leaves old rows in the lake with values that they no longer have needs a new snapshot: another table,
    another key, a column that was renamed, or dropped and added again, an enum's label that was renamed. So
    does a column that came and went between two looks: the log may have its values, under a name that
@@ -26,7 +26,7 @@ from penstock.decoding.port import Decoder
 from penstock.decoding.widening import has_more_digits, is_wider
 from penstock.model.shape import Shape
 from penstock.postgres.catalog.table_facts import ColumnFacts, TableFacts
-from penstock.shapes.definition.rules import Problem, table_problems
+from penstock.shapes.definition.table_rules import Problem, table_problems
 
 # A literal of Spark SQL.
 _TEXT: Final = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")

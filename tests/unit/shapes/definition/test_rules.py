@@ -11,7 +11,7 @@ from penstock.model.relation import Relation
 from penstock.model.shape import Shape, ShapesFile
 from penstock.postgres.catalog.table_facts import ColumnFacts, IndexFacts, LeafFacts, TableFacts, missing_text
 from penstock.postgres.catalog.table_tree import Member, Tree
-from penstock.shapes.definition.rules import refusals
+from penstock.shapes.definition.table_rules import refusals
 
 DECODER = decoder_for("wal2json")
 ORDERS = Relation("public", "orders")
