@@ -7,7 +7,7 @@ from typing import Any, LiteralString
 
 from psycopg import AsyncConnection
 
-from penstock.postgres.preflight.rules import Places, Retention, RoleFacts, ServerFacts
+from penstock.postgres.preflight.server_rules import Places, Retention, RoleFacts, ServerFacts
 from penstock.postgres.preflight.tables import TableFacts
 
 _SERVER: LiteralString = """

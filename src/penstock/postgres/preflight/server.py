@@ -28,7 +28,7 @@ from penstock.postgres.connection import (
 from penstock.postgres.leader.lock import LockHolder, lock_holder, slot_hash64
 from penstock.postgres.leader.synchronous import read_settings
 from penstock.postgres.preflight import queries as ask
-from penstock.postgres.preflight import rules as rules
+from penstock.postgres.preflight import server_rules as rules
 from penstock.postgres.preflight.tables import TableRules, judge_tables
 from penstock.postgres.slot.state import SlotState, check_server, read_slot, translate
 from penstock.settings.postgres import LeaderSettings, ReplicationSettings

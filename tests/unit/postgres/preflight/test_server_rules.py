@@ -12,7 +12,7 @@ from penstock.finding import Finding, Level, as_text, worst
 from penstock.kinesis.aws.credentials import NO_CREDENTIALS
 from penstock.kinesis.aws.outcome import Failed
 from penstock.kinesis.stream_check import judge_refusal, judge_stream
-from penstock.postgres.preflight.rules import (
+from penstock.postgres.preflight.server_rules import (
     MUCH_RETAINED_BYTES,
     Retention,
     RoleFacts,
