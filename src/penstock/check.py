@@ -12,7 +12,7 @@ from penstock.abandonable import in_daemon_thread
 from penstock.finding import Finding, Level, as_json, as_text, worst
 from penstock.kinesis.stream_check import check_quarantine, check_stream
 from penstock.model.shape import ShapesFile
-from penstock.postgres.preflight.server import check_capture_postgres
+from penstock.postgres.preflight.postgres_check import check_capture_postgres
 from penstock.settings.services import CaptureSettings, ShapesSettings
 
 

@@ -19,7 +19,7 @@ from penstock.finding import Finding, Level, worst
 from penstock.local.free_ports import free_port
 from penstock.local.kinesis import LocalKinesis
 from penstock.local.postgres import PrivatePostgres
-from penstock.postgres.preflight import server as preflight
+from penstock.postgres.preflight import postgres_check as preflight
 from penstock.settings.loading import load_capture_settings
 from tests.servers.capture_process import CaptureProcess
 from tests.servers.capture_site import CaptureSite

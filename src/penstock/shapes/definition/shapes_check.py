@@ -20,7 +20,7 @@ from penstock.model.shape import ShapesFile
 from penstock.postgres.catalog.table_catalog import ShapeCatalog
 from penstock.postgres.catalog.table_facts import TableFacts, to_columns
 from penstock.postgres.connection import QUALIFIED_NAMES
-from penstock.postgres.preflight.server import PluginFacts, check_postgres
+from penstock.postgres.preflight.postgres_check import PluginFacts, check_postgres
 from penstock.settings.services import ShapesSettings
 from penstock.shapes.definition.table_rules import refusals
 from penstock.shapes.registry.places import open_registry

@@ -8,7 +8,7 @@ from penstock.model.relation import Relation
 from penstock.model.shape import Shape, ShapesFile
 from penstock.postgres.catalog.table_facts import ColumnFacts, TableFacts
 from penstock.postgres.catalog.table_tree import Member, Tree
-from penstock.postgres.preflight.server import PluginFacts
+from penstock.postgres.preflight.postgres_check import PluginFacts
 from penstock.shapes.definition import shapes_check as preflight
 
 T = Relation("public", "t")
