@@ -37,7 +37,7 @@ PURE_FILES = (
     "model/log_offset.py",
     "model/change.py",
     "model/relation.py",
-    "decoding/port.py",
+    "decoding/decoder.py",
     "decoding/wal2json.py",
     "decoding/rows.py",
     "postgres/stream/protocol.py",
@@ -290,7 +290,7 @@ def test_a_planted_tree_that_keeps_the_rules_passes(planted: Path) -> None:
             "capture; kinesis is not above it",
         ),
         ("shapes/feed/x.py", "from ...capture.app import run", "capture; shapes is not above it"),
-        ("model/x.py", "from penstock.decoding import port", "decoding; model is not above it"),
+        ("model/x.py", "from penstock.decoding import decoder", "decoding; model is not above it"),
         (
             "shapes/definition/x.py",
             "from penstock.decoding.wal2json import Wal2Json",

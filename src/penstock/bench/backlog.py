@@ -6,8 +6,8 @@ import subprocess
 import time
 from typing import Final
 
+from penstock.decoding.decoder import RecordContent
 from penstock.decoding.plugins import decoder_for
-from penstock.decoding.port import RecordContent
 from penstock.local.postgres import PrivatePostgres
 from penstock.local.postgres_programs import PostgresPrograms
 

@@ -13,8 +13,8 @@ from penstock.capture.gauges import Gauges
 from penstock.capture.slot_memory import Discovery, Finding, SlotMemory, compare, latest
 from penstock.capture.wiring import Pipeline
 from penstock.clock import awake_or_asleep
+from penstock.decoding.decoder import Decoder
 from penstock.decoding.plugins import decoder_for
-from penstock.decoding.port import Decoder
 from penstock.errors import SlotInvalid
 from penstock.kinesis.write.client import RecordSink
 from penstock.model.lsn import format_lsn

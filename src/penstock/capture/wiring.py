@@ -13,7 +13,7 @@ from penstock.capture.intake import Intake
 from penstock.capture.noted_frontier import NotedFrontier
 from penstock.capture.queue import InflightEventQueue
 from penstock.capture.reader import Reader
-from penstock.decoding.port import Decoder
+from penstock.decoding.decoder import Decoder
 from penstock.kinesis.write.backoff import full_jitter
 from penstock.kinesis.write.batcher import MicroBatcher
 from penstock.kinesis.write.client import RecordSink

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from penstock.decoding.port import Decoder
+from penstock.decoding.decoder import Decoder
 from penstock.decoding.wal2json import Wal2Json
 
 _DECODERS: Final[dict[str, Callable[[], Decoder]]] = {"wal2json": Wal2Json}

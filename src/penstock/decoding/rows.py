@@ -33,8 +33,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.decoding.decoder import Cell, Cells, Unreadable
 from penstock.decoding.plugins import decoder_for
-from penstock.decoding.port import Cell, Cells, Unreadable
 from penstock.decoding.type_map import LakeType, copy_texts, is_nan, json_texts, lake_type
 from penstock.decoding.widening import has_more_digits
 from penstock.errors import PenstockError

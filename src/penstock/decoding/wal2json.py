@@ -8,8 +8,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.decoding.key_scan import Wal2JsonKeyScanner
-from penstock.decoding.port import (
+from penstock.decoding.decoder import (
     Cell,
     Cells,
     KeyColumn,
@@ -20,6 +19,7 @@ from penstock.decoding.port import (
     TransactionEnds,
     Unreadable,
 )
+from penstock.decoding.key_scan import Wal2JsonKeyScanner
 from penstock.model.change import Action
 from penstock.model.lsn import parse_lsn
 from penstock.model.relation import Relation

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from penstock.decoding.port import RecordContent
+from penstock.decoding.decoder import RecordContent
 from penstock.settings.kinds import (
     Duration,
     Flag,

@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 
 from penstock import exit_codes
 from penstock.changelog.errors import not_shared
+from penstock.decoding.decoder import Decoder
 from penstock.decoding.plugins import decoder_for
-from penstock.decoding.port import Decoder
 from penstock.errors import NeedsOperator, PenstockError, PostgresError
 from penstock.lake.errors import SparkGone
 from penstock.lake.jobs.log_check import blind_hosts, cancel_look, runs_in_driver

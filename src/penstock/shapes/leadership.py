@@ -15,8 +15,8 @@ import structlog
 from penstock.changelog.log import ChangeLog, LogLimits
 from penstock.changelog.runs import create_run, remove_older_runs, remove_run
 from penstock.clock import awake_or_asleep
+from penstock.decoding.decoder import Decoder
 from penstock.decoding.plugins import decoder_for
-from penstock.decoding.port import Decoder
 from penstock.errors import PenstockError, PluginOptionRefused
 from penstock.lake.ports import ShapeJobs
 from penstock.model.lsn import format_lsn

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import structlog
 
-from penstock.decoding.port import Decoder
+from penstock.decoding.decoder import Decoder
 from penstock.errors import NeedsOperator
 from penstock.lake.ports import ShapeJobs
 from penstock.model.log_offset import LogOffset

@@ -28,8 +28,8 @@ from penstock.changelog.index import SegmentRange
 from penstock.changelog.scan import ScannedRun, scan_run
 from penstock.changelog.segment import SUFFIX
 from penstock.changelog.segment_reader import read_segment
+from penstock.decoding.decoder import Cell, Cells, Unreadable
 from penstock.decoding.plugins import decoder_for
-from penstock.decoding.port import Cell, Cells, Unreadable
 from penstock.decoding.rows import ChangeDecoder, Column, DecodeError
 from penstock.decoding.type_map import lake_type
 from penstock.errors import PenstockError

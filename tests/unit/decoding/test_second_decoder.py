@@ -12,7 +12,7 @@ import pytest
 from penstock.capture.ack import AckTracker
 from penstock.capture.intake import Intake
 from penstock.decoding import plugins
-from penstock.decoding.port import (
+from penstock.decoding.decoder import (
     Cell,
     Cells,
     Decoder,

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.decoding.port import Unreadable
+from penstock.decoding.decoder import Unreadable
 from penstock.decoding.wal2json import Wal2Json, replication_options
 from penstock.model.change import Action
 from penstock.model.relation import Relation

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from penstock.decoding.port import Decoder, RowChange, Unreadable, Value
+from penstock.decoding.decoder import Decoder, RowChange, Unreadable, Value
 from penstock.model.key_indexes import KeyIndexes
 from penstock.model.lsn import format_lsn
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import structlog
 
 from penstock.abandonable import in_daemon_thread
-from penstock.decoding.port import Summary
+from penstock.decoding.decoder import Summary
 from penstock.kinesis.write.event import ChangeEvent
 from penstock.kinesis.write.quarantine import QuarantineError, QuarantineStore, object_name, pointer_record
 from penstock.status.capture_metrics import CaptureMetrics

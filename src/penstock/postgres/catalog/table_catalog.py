@@ -17,7 +17,7 @@ from typing import Any, LiteralString, TypeVar
 import psycopg
 from psycopg import AsyncConnection
 
-from penstock.decoding.port import Decoder
+from penstock.decoding.decoder import Decoder
 from penstock.errors import ConnectionFailed
 from penstock.model.lsn import parse_lsn
 from penstock.model.relation import Relation

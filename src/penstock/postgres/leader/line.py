@@ -13,7 +13,7 @@ import structlog
 from psycopg import AsyncConnection
 
 from penstock.clock import awake_or_asleep
-from penstock.decoding.port import Decoder
+from penstock.decoding.decoder import Decoder
 from penstock.errors import LineLost, LockLost, PenstockError, SlotBusy
 from penstock.model.relation import Relation
 from penstock.postgres.connection import connect, connect_replication, connection_parameters, one_line

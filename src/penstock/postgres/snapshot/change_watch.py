@@ -14,8 +14,8 @@ from typing import Any, Final, LiteralString
 import psycopg
 from psycopg import AsyncConnection
 
+from penstock.decoding.decoder import Decoder
 from penstock.decoding.plugins import decoder_for
-from penstock.decoding.port import Decoder
 from penstock.model.change import Action
 from penstock.model.lsn import format_lsn
 from penstock.model.relation import Relation

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from penstock.decoding.port import Decoder, Unreadable
+from penstock.decoding.decoder import Decoder, Unreadable
 from penstock.errors import ProtocolViolation
 from penstock.model.change import Action, Boundary, Change
 from penstock.postgres.stream import protocol

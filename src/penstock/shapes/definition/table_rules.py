@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Final, NamedTuple
 
-from penstock.decoding.port import Decoder
+from penstock.decoding.decoder import Decoder
 from penstock.model.relation import Relation
 from penstock.model.shape import Shape, ShapesFile, shape_line
 from penstock.postgres.catalog.table_facts import (

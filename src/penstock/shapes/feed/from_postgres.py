@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from penstock.decoding.port import Decoder
+from penstock.decoding.decoder import Decoder
 from penstock.model.relation import Relation
 from penstock.postgres.catalog.table_tree import Found
 from penstock.postgres.leader.answering import Answering

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 from typing import Final
 
-from penstock.decoding.port import Decoder
+from penstock.decoding.decoder import Decoder
 from penstock.model.relation import Relation
 from penstock.postgres.snapshot.content import Content
 from penstock.shapes.following.rewrites import Doubt

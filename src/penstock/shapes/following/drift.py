@@ -22,7 +22,7 @@ import re
 from collections.abc import Collection, Iterator
 from typing import Final, NamedTuple
 
-from penstock.decoding.port import Decoder
+from penstock.decoding.decoder import Decoder
 from penstock.decoding.widening import has_more_digits, is_wider
 from penstock.model.shape import Shape
 from penstock.postgres.catalog.table_facts import ColumnFacts, TableFacts

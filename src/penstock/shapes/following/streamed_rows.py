@@ -6,7 +6,7 @@ import hashlib
 from bisect import bisect_left
 from typing import Final, NamedTuple
 
-from penstock.decoding.port import Cells, Decoder, Unreadable
+from penstock.decoding.decoder import Cells, Decoder, Unreadable
 
 MOST_ROWS: Final = 20_000
 """More are not kept. They are still counted and hashed, as long as rows are only added."""

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import structlog
 from rich.console import Console
 
+from penstock.decoding.decoder import Decoder
 from penstock.decoding.plugins import decoder_for
-from penstock.decoding.port import Decoder
 from penstock.lake.errors import CannotCompare
 from penstock.lake.spark.session import open_session, stop_session
 from penstock.lake.spark.session_conf import check_conf

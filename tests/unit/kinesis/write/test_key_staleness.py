@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from penstock.decoding.port import Value
+from penstock.decoding.decoder import Value
 from penstock.kinesis.write.partition_key import KeyColumns
 
 PK = b'[{"name":"id"}]'

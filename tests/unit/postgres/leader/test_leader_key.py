@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.capture import app  # noqa: F401 - with it, every error class is defined
-from penstock.decoding.port import Unreadable
+from penstock.decoding.decoder import Unreadable
 from penstock.errors import PenstockError
 from penstock.kinesis.write.partition_key import KeyedRelation, UnknownRelation
 from penstock.postgres.leader.lock import slot_hash64

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from penstock.decoding.port import Decoder
+from penstock.decoding.decoder import Decoder
 from penstock.decoding.wal2json import Wal2Json
 from penstock.errors import ProtocolViolation
 from penstock.model.change import Boundary, Change
