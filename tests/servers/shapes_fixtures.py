@@ -54,7 +54,7 @@ def shapes_site(postgres: PrivatePostgres, database: str, tmp_path: Path) -> Sha
 @pytest.fixture(scope="session")
 def started() -> Iterator[Started]:
     """Spark with our own settings. It is started with file descriptor 2 pointing at a file."""
-    from penstock.lake.spark.session import open_session, stop_session
+    from penstock.lake.spark.spark_session import open_session, stop_session
 
     with tempfile.TemporaryFile() as noise:
         terminal = os.dup(2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.lake.spark.session import shape_session
+from penstock.lake.spark.spark_session import shape_session
 from penstock.shapes.app import Run
 from tests.servers.shapes_fixtures import MASTER, RunOnce, Started
 

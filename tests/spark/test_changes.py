@@ -19,7 +19,7 @@ from penstock.decoding.rows import Column, DecodeError, LayoutChanged
 from penstock.errors import PenstockError
 from penstock.lake.jobs import changes as changes_module
 from penstock.lake.jobs.changes import ShapeLayout, behind, changes_frame, decoded, is_small, share_out
-from penstock.lake.spark.session import plain_errors
+from penstock.lake.spark.spark_session import plain_errors
 from penstock.model.log_offset import BEFORE_ALL, LAST_BEFORE_REAL, OP_INFINITY, LogOffset
 from penstock.model.relation import Relation
 

@@ -21,7 +21,7 @@ from penstock.lake.delta.table import AppId, ShapeTable
 from penstock.lake.errors import LogStoreMissing, StorageFailed, TableConflict
 from penstock.lake.fold.apply import NetChanges
 from penstock.lake.spark.log_store import EXPECTED_VERSION, log_store_jar
-from penstock.lake.spark.session import shape_session
+from penstock.lake.spark.spark_session import shape_session
 from tests.spark.batches import KEY, Change, contents, net, table_frame
 from tests.spark.conftest import Started
 

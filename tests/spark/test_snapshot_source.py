@@ -21,7 +21,7 @@ from penstock.decoding.rows import Column, DecodeError
 from penstock.errors import ConnectionFailed, PenstockError
 from penstock.lake.errors import SparkError
 from penstock.lake.jobs.snapshot_source import snapshot_rows
-from penstock.lake.spark.session import plain_error
+from penstock.lake.spark.spark_session import plain_error
 from penstock.local.free_ports import free_port
 from penstock.local.postgres import PrivatePostgres
 from penstock.model.relation import Relation

@@ -30,7 +30,7 @@ from penstock.lake.delta.table_properties import properties
 from penstock.lake.errors import ForeignCommit, OffsetRefused, SparkError, StorageFailed, TableConflict
 from penstock.lake.fold.apply import NetChanges, fold, survey_here
 from penstock.lake.ports import Position
-from penstock.lake.spark.session import plain_error, shape_session
+from penstock.lake.spark.spark_session import plain_error, shape_session
 from tests.spark.batches import (
     COLUMNS,
     KEY,

@@ -17,7 +17,7 @@ from penstock.lake.delta.table import AppId, ShapeTable
 from penstock.lake.errors import CannotCompare
 from penstock.lake.jobs.compare import compare
 from penstock.lake.jobs.snapshot_source import snapshot_rows
-from penstock.lake.spark.session import shape_session
+from penstock.lake.spark.spark_session import shape_session
 from penstock.lake.storages.opening import Source, open_verify_jobs
 from penstock.local.postgres import PrivatePostgres
 from penstock.model.lsn import parse_lsn

@@ -15,7 +15,7 @@ from penstock.decoding.widening import TYPE_WIDENING, can_be_widened
 from penstock.lake.delta.rearrange import rewrite
 from penstock.lake.delta.table import AppId, ShapeTable
 from penstock.lake.jobs.difference import merge_difference
-from penstock.lake.spark.session import shape_session
+from penstock.lake.spark.spark_session import shape_session
 from penstock.local.postgres import PrivatePostgres
 from tests.servers.shapes_site import ShapesSite
 from tests.spark.conftest import RunOnce, Started

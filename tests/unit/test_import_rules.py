@@ -250,12 +250,12 @@ def test_capture_starts_without_spark_moto_and_rich() -> None:
 def planted(tmp_path: Path) -> Path:
     """A small tree that keeps every rule."""
     root = tmp_path / "penstock"
-    for place in (*PURE_FILES, "capture/app.py", "shapes/app.py", "lake/spark/session.py", "cli.py"):
+    for place in (*PURE_FILES, "capture/app.py", "shapes/app.py", "lake/spark/spark_session.py", "cli.py"):
         file = root / place
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("import json\n")
         (file.parent / "__init__.py").touch()
-    (root / "lake/spark/session.py").write_text("import pyspark\n")
+    (root / "lake/spark/spark_session.py").write_text("import pyspark\n")
     (root / "shapes/app.py").write_text("from pyspark.sql import SparkSession\n")
     (root / "cli.py").write_text("from penstock.capture import app\n")
     (root / "model/lsn.py").write_text(

@@ -15,7 +15,7 @@ from penstock.changelog.log import ChangeLog, LogLimits
 from penstock.lake.delta.table import AppId, ShapeTable
 from penstock.lake.jobs.changes import ShapeLayout
 from penstock.lake.jobs.flush import flush
-from penstock.lake.spark.session import shape_session
+from penstock.lake.spark.spark_session import shape_session
 from penstock.model.log_offset import LAST_BEFORE_REAL
 from penstock.model.relation import Relation
 

@@ -21,7 +21,7 @@ from penstock.lake.delta.table import AppId, ShapeTable
 from penstock.lake.jobs.changes import ShapeLayout, share_out
 from penstock.lake.jobs.flush import Flushed, flush
 from penstock.lake.jobs.snapshot_source import snapshot_rows
-from penstock.lake.spark.session import open_session, shape_session, stop_session
+from penstock.lake.spark.spark_session import open_session, shape_session, stop_session
 from penstock.postgres.snapshot.export import SnapshotPart
 
 _FRAME: Final = (

@@ -23,8 +23,8 @@ from penstock.lake.errors import SparkGone
 from penstock.lake.jobs.log_check import blind_hosts, cancel_look, runs_in_driver
 from penstock.lake.jobs.where_check import where_refusals
 from penstock.lake.ports import ShapeJobs
-from penstock.lake.spark.session import open_session, stop_session
 from penstock.lake.spark.session_conf import check_conf
+from penstock.lake.spark.spark_session import open_session, stop_session
 from penstock.lake.storages.opening import Source, open_jobs
 from penstock.model.relation import Relation
 from penstock.model.shape import ShapesFile

@@ -55,7 +55,7 @@ from penstock.lake.fold.apply import DELETE, NetChanges
 from penstock.lake.ports import KeyRanges, Position, TableVersion
 from penstock.lake.spark.log_store import EXPECTED_VERSION, REFUSED
 from penstock.lake.spark.names import column_of, quote
-from penstock.lake.spark.session import plain_errors
+from penstock.lake.spark.spark_session import plain_errors
 
 UPKEEP_COMMITS: Final = 200
 _CONFLICTS: Final = (

@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from penstock.decoding.rows import ChangeDecoder, Column
 from penstock.lake.ports import ChangePart
-from penstock.lake.spark.session import saying_errors
+from penstock.lake.spark.spark_session import saying_errors
 from penstock.model.log_offset import OP_INFINITY, LogOffset
 
 LOCAL_BYTES: Final = 1 << 20

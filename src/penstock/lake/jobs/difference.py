@@ -29,7 +29,7 @@ from penstock.lake.fold.apply import DELETE, UPSERT, NetChanges
 from penstock.lake.jobs.flush import settings_for, with_settings
 from penstock.lake.ports import LakeTable
 from penstock.lake.spark.names import column_of
-from penstock.lake.spark.session import plain_errors
+from penstock.lake.spark.spark_session import plain_errors
 
 _log = structlog.get_logger()
 

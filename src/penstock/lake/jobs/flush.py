@@ -23,7 +23,7 @@ from penstock.decoding.rows import Column
 from penstock.lake.fold.apply import Survey, fold, survey, survey_here
 from penstock.lake.jobs.changes import ShapeLayout, behind, changes_frame, decode_here, is_small, local_frame
 from penstock.lake.ports import ChangePart, LakeTable
-from penstock.lake.spark.session import plain_errors
+from penstock.lake.spark.spark_session import plain_errors
 
 _INTERPRETED_ROWS: Final = 100_000
 """So few rows are rewritten sooner than the plan is compiled. Both take longer with more columns."""

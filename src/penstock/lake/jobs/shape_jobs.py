@@ -18,7 +18,7 @@ from penstock.lake.jobs.flush import flush
 from penstock.lake.jobs.snapshot_source import snapshot_rows
 from penstock.lake.ports import ChangePart, JobDone, LakeTable, TableState
 from penstock.lake.spark.names import column_of
-from penstock.lake.spark.session import java_exit_code, plain_errors, shape_session
+from penstock.lake.spark.spark_session import java_exit_code, plain_errors, shape_session
 from penstock.model.shape import Shape
 from penstock.postgres.catalog.table_facts import ColumnFacts, TableFacts
 from penstock.postgres.snapshot.export import SnapshotPart

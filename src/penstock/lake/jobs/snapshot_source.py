@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.decoding.rows import Column, decode_copy
 from penstock.lake.spark.names import quote
-from penstock.lake.spark.session import saying_errors
+from penstock.lake.spark.spark_session import saying_errors
 from penstock.postgres.snapshot.export import SnapshotPart, connect_for_copy, copy_part
 
 
@@ -29,7 +29,7 @@ def snapshot_rows(
 
     `relation` is the table's name for messages. The tasks connect to Postgres by the variables of their own
     environment (PGHOST, PGPASSWORD, …). Nothing is read before the DataFrame is used, and each use reads
-    everything: the snapshot must still be there. Use it within `session.plain_errors`: what a task raises
+    everything: the snapshot must still be there. Use it within `plain_errors`: what a task raises
     comes out as it was.
     """
     wanted = tuple(columns)

@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 from penstock.errors import PenstockError
 from penstock.finding import Finding
 from penstock.lake.jobs.where_check import where_refusals
-from penstock.lake.spark.session import open_session, plain_errors, stop_session
 from penstock.lake.spark.session_conf import check_conf, is_local
+from penstock.lake.spark.spark_session import open_session, plain_errors, stop_session
 from penstock.model.relation import Relation
 from penstock.model.shape import ShapesFile
 from penstock.postgres.catalog.table_facts import TableFacts

@@ -23,7 +23,7 @@ from penstock.lake.jobs.compare_buckets import bucket_sums
 from penstock.lake.jobs.shape_jobs import OpenTable, layout_of
 from penstock.lake.jobs.snapshot_source import snapshot_rows
 from penstock.lake.spark.names import column_of, quote
-from penstock.lake.spark.session import plain_error, shape_session
+from penstock.lake.spark.spark_session import plain_error, shape_session
 from penstock.model.shape import Shape
 from penstock.postgres.catalog.table_facts import TableFacts
 

@@ -14,8 +14,8 @@ from rich.console import Console
 from penstock.decoding.decoder import Decoder
 from penstock.decoding.plugins import decoder_for
 from penstock.lake.errors import CannotCompare
-from penstock.lake.spark.session import open_session, stop_session
 from penstock.lake.spark.session_conf import check_conf
+from penstock.lake.spark.spark_session import open_session, stop_session
 from penstock.lake.storages.opening import Source, open_verify_jobs
 from penstock.model.shape import Shape, ShapesFile, definition_hash
 from penstock.postgres.catalog.table_catalog import ShapeCatalog

@@ -12,7 +12,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from penstock.lake.spark.session import (
+from penstock.lake.spark.spark_session import (
     HADOOP_VERSION,
     open_session,
     plain_error,
@@ -69,7 +69,7 @@ def test_spark_logs_no_values(spark: SparkSession, capfd: pytest.CaptureFixture[
 _REJECTED = """
 import os
 from penstock.lake.errors import SparkFailed
-from penstock.lake.spark.session import open_session
+from penstock.lake.spark.spark_session import open_session
 try:
     open_session("local[1]", "rejected", {"spark.driver.port": "none"})
 except SparkFailed as error:
