@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, Phase, settings
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.decoding.rows import ABSENT, ACTION, OLD_KEY, OP_OFFSET, TX_OFFSET
-from penstock.lake.delta.table import ShapeTable
+from penstock.lake.delta.shape_table import ShapeTable
 from penstock.lake.fold.apply import NetChanges, fold, survey
 
 KEY = ("id",)

@@ -16,8 +16,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 import hatch_build
-from penstock.lake.delta import table as table_module
-from penstock.lake.delta.table import AppId, ShapeTable
+from penstock.lake.delta import shape_table as table_module
+from penstock.lake.delta.shape_table import AppId, ShapeTable
 from penstock.lake.errors import LogStoreMissing, StorageFailed, TableConflict
 from penstock.lake.fold.apply import NetChanges
 from penstock.lake.spark.log_store import EXPECTED_VERSION, log_store_jar

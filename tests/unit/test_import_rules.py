@@ -58,7 +58,7 @@ FOR_SPARK = ("lake/", "sources/", "spark/", "bench/", "shapes/app.py")
 BEHIND_A_DOOR = {
     "penstock.decoding.wal2json": ("decoding/",),
     "penstock.decoding.key_scan": ("decoding/",),
-    "penstock.lake.delta.table": ("lake/delta/", "lake/storages/", "bench/"),
+    "penstock.lake.delta.shape_table": ("lake/delta/", "lake/storages/", "bench/"),
     "penstock.lake.jobs.shape_jobs": ("lake/",),
     "penstock.lake.jobs.verify_jobs": ("lake/",),
 }

@@ -12,7 +12,7 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 from penstock.changelog.log import ChangeLog, LogLimits
-from penstock.lake.delta.table import AppId, ShapeTable
+from penstock.lake.delta.shape_table import AppId, ShapeTable
 from penstock.lake.jobs.changes import ShapeLayout
 from penstock.lake.jobs.flush import flush
 from penstock.lake.spark.spark_session import shape_session

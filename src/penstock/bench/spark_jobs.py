@@ -17,7 +17,7 @@ from penstock.bench.spark_age import AgingTable
 from penstock.changelog.index import SegmentRange
 from penstock.changelog.segment_reader import read_segment
 from penstock.decoding.rows import Column as TableColumn
-from penstock.lake.delta.table import AppId, ShapeTable
+from penstock.lake.delta.shape_table import AppId, ShapeTable
 from penstock.lake.jobs.changes import ShapeLayout, share_out
 from penstock.lake.jobs.flush import Flushed, flush
 from penstock.lake.jobs.snapshot_source import snapshot_rows

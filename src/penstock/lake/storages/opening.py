@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
 
-from penstock.lake.delta.table import AppId, ShapeTable
+from penstock.lake.delta.shape_table import AppId, ShapeTable
 from penstock.lake.errors import StorageRefused
 from penstock.lake.jobs.shape_jobs import OpenTable, SparkJobs
 from penstock.lake.jobs.verify_jobs import SparkVerifyJobs

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.lake.delta.table import ShapeTable
+from penstock.lake.delta.shape_table import ShapeTable
 from penstock.lake.errors import StorageRefused
 from penstock.lake.ports import LakeTable
 from penstock.lake.storages.opening import Source, open_jobs, open_verify_jobs, tables_of
