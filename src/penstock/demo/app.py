@@ -15,7 +15,7 @@ from types import FrameType
 from rich.console import Console
 
 from penstock import exit_codes
-from penstock.demo.outcome import Outcome
+from penstock.demo.demo_outcome import Outcome
 from penstock.demo.plain import PlainLines
 from penstock.demo.play import Play
 from penstock.demo.screen import Screen

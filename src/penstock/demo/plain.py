@@ -9,7 +9,7 @@ from typing import Final, Self
 from rich.filesize import decimal
 
 from penstock.demo import result
-from penstock.demo.outcome import Outcome
+from penstock.demo.demo_outcome import Outcome
 from penstock.demo.story import ProcessReading, Readings, StepState, Story
 
 _INTERVAL_S: Final = 1.0

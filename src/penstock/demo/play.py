@@ -9,7 +9,7 @@ import psycopg
 from penstock.demo import shop
 from penstock.demo.capture_act import CaptureAct
 from penstock.demo.demo_monitor import Monitor
-from penstock.demo.outcome import Outcome
+from penstock.demo.demo_outcome import Outcome
 from penstock.demo.processes import Service
 from penstock.demo.shapes_act import ShapesAct
 from penstock.demo.stage import DemoFailed, Stage

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from penstock.demo.capture_act import SHARDS, TAKEOVER_BOUND_S, CaptureOutcome
+from penstock.demo.demo_outcome import Outcome
 from penstock.demo.lake_proof import TableCounts
-from penstock.demo.outcome import Outcome
 from penstock.demo.shapes_act import ShapesOutcome
 
 _NEXT: Final = 'Next: README.md, "Point it at your own Postgres".'

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.demo import result
-from penstock.demo.outcome import Outcome
+from penstock.demo.demo_outcome import Outcome
 from penstock.demo.story import Readings, Step, StepState, Story
 
 _SPINNER: Final = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"

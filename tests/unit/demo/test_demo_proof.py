@@ -11,8 +11,8 @@ import pytest
 from penstock.demo import lake_proof
 from penstock.demo.app import tell
 from penstock.demo.capture_act import CaptureOutcome
+from penstock.demo.demo_outcome import Outcome
 from penstock.demo.lake_proof import LakeProof, TableCounts
-from penstock.demo.outcome import Outcome
 from penstock.demo.plain import PlainLines
 from penstock.demo.proof import Proof, Row, RowKey, fold, prove, read_change
 from penstock.demo.shapes_act import ShapesOutcome
