@@ -14,7 +14,7 @@ from penstock.local.postgres import PrivatePostgres
 from penstock.postgres.catalog.table_patterns import parse_patterns
 from penstock.postgres.connection import connect
 from penstock.postgres.preflight.queries import read_tables
-from penstock.postgres.preflight.tables import TableFacts, TableRules, judge_tables
+from penstock.postgres.preflight.tables import CheckedTable, TableRules, judge_tables
 from tests.servers.slots import SlotWatch
 
 SLOT = "check_tables"
@@ -79,7 +79,7 @@ def tables_database(postgres: PrivatePostgres, slot_watch: SlotWatch) -> Iterato
 
 
 @pytest.fixture
-async def tables(postgres: PrivatePostgres, tables_database: str) -> list[TableFacts]:
+async def tables(postgres: PrivatePostgres, tables_database: str) -> list[CheckedTable]:
     async with await connect(conninfo_to_dict(postgres.conninfo(tables_database))) as session:
         return await read_tables(session)
 
@@ -99,7 +99,7 @@ def of(findings: list[Finding], subject: str) -> list[Finding]:
 
 
 def test_dropped_updates_are_foretold(
-    postgres: PrivatePostgres, tables_database: str, tables: list[TableFacts]
+    postgres: PrivatePostgres, tables_database: str, tables: list[CheckedTable]
 ) -> None:
     changes = sent(postgres, tables_database)
     inserted, updated = ({c["table"] for c in changes if c["action"] == action} for action in "IU")
@@ -113,7 +113,7 @@ def test_dropped_updates_are_foretold(
 
 
 @pytest.mark.parametrize(("fallback", "level"), [("lsn", Level.WARN), ("table", Level.OK)])
-def test_tables_without_a_key(tables: list[TableFacts], fallback: str, level: Level) -> None:
+def test_tables_without_a_key(tables: list[CheckedTable], fallback: str, level: Level) -> None:
     rules = ALL._replace(fallback=fallback)
 
     (finding,) = of(judge_tables(tables, rules, plugin_has_strings=False), "keys")
@@ -125,7 +125,7 @@ def test_tables_without_a_key(tables: list[TableFacts], fallback: str, level: Le
 
 
 def test_numbers_that_may_be_lost_are_said_once_and_only_where_there_are_any(
-    tables: list[TableFacts],
+    tables: list[CheckedTable],
 ) -> None:
     (old,) = of(judge_tables(tables, ALL, plugin_has_strings=False), "numbers")
     (new,) = of(judge_tables(tables, ALL, plugin_has_strings=True), "numbers")
@@ -136,7 +136,7 @@ def test_numbers_that_may_be_lost_are_said_once_and_only_where_there_are_any(
         assert of(judge_tables(tables, harmless, plugin_has_strings=True), "numbers") == []
 
 
-def test_partitions_are_named_as_leaves(tables: list[TableFacts]) -> None:
+def test_partitions_are_named_as_leaves(tables: list[CheckedTable]) -> None:
     findings = judge_tables(tables, ALL._replace(add_tables="public.parent"), plugin_has_strings=False)
     (misled,) = of(findings, "tables")
     (note,) = of(judge_tables(tables, ALL, plugin_has_strings=False), "partitions")
@@ -146,7 +146,7 @@ def test_partitions_are_named_as_leaves(tables: list[TableFacts]) -> None:
     assert "the leaf's name" in note.found
 
 
-def test_a_pattern_without_a_table(tables: list[TableFacts]) -> None:
+def test_a_pattern_without_a_table(tables: list[CheckedTable]) -> None:
     rules = ALL._replace(filter_tables="public.keyed,public.typo")
 
     (finding,) = of(judge_tables(tables, rules, plugin_has_strings=False), "tables")
@@ -154,7 +154,7 @@ def test_a_pattern_without_a_table(tables: list[TableFacts]) -> None:
     assert finding.found == "WAL2JSON_FILTER_TABLES: 'public.typo' matches no table"
 
 
-def test_only_followed_tables_count(tables: list[TableFacts]) -> None:
+def test_only_followed_tables_count(tables: list[CheckedTable]) -> None:
     for rules in (
         ALL._replace(add_tables="public.keyed"),
         ALL._replace(filter_tables=",".join(f"public.{name}" for name in DROPPED)),

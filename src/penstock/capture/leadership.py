@@ -10,7 +10,7 @@ from typing import Final
 import structlog
 
 from penstock.capture.gauges import Gauges
-from penstock.capture.slot_memory import Discovery, Finding, SlotMemory, compare, latest
+from penstock.capture.slot_memory import Discovery, SlotFinding, SlotMemory, compare, latest
 from penstock.capture.wiring import Pipeline
 from penstock.clock import awake_or_asleep
 from penstock.decoding.decoder import Decoder
@@ -142,7 +142,7 @@ class Leadership:
         )
         return note, None
 
-    def _say(self, finding: Finding, slot: str) -> None:
+    def _say(self, finding: SlotFinding, slot: str) -> None:
         say = _log.error
         match finding.kind:
             case Discovery.GAP:

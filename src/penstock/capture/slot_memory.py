@@ -22,7 +22,7 @@ class Discovery(StrEnum):
     """Another server: LSNs have nothing to do with those before."""
 
 
-class Finding(NamedTuple):
+class SlotFinding(NamedTuple):
     """A discovery, with what to say of it."""
 
     kind: Discovery
@@ -36,7 +36,7 @@ class Finding(NamedTuple):
         return self.fields.get("timeline") != self.fields.get("last_known_timeline")
 
 
-def compare(known: SlotNote | None, server: ServerIdentity, start_lsn: int) -> list[Finding]:
+def compare(known: SlotNote | None, server: ServerIdentity, start_lsn: int) -> list[SlotFinding]:
     """What has happened since the note was written, if the slot now starts at `start_lsn`.
 
     1. Nothing known: nothing to say.
@@ -51,7 +51,7 @@ def compare(known: SlotNote | None, server: ServerIdentity, start_lsn: int) -> l
         return []
     if known.system_id != server.system_id:
         return [
-            Finding(
+            SlotFinding(
                 Discovery.SYSTEM_CHANGED,
                 f"the server's system id is {server.system_id}, it was {known.system_id}: another server, or"
                 " one made by initdb, a dump or pg_upgrade. LSNs before and after can't be compared",
@@ -77,7 +77,7 @@ def compare(known: SlotNote | None, server: ServerIdentity, start_lsn: int) -> l
             f" {format_lsn(switch_lsn)} on never happened here, and LSNs repeat from there"
         )
     reached = min(known.confirmed_lsn, switch_lsn)
-    return [Finding(Discovery.TIMELINE_SWITCHED, switched), *_behind(reached, known, server, start_lsn)]
+    return [SlotFinding(Discovery.TIMELINE_SWITCHED, switched), *_behind(reached, known, server, start_lsn)]
 
 
 def latest(note: SlotNote | None, memory: SlotNote | None) -> SlotNote | None:
@@ -93,15 +93,15 @@ def latest(note: SlotNote | None, memory: SlotNote | None) -> SlotNote | None:
     return max(note, memory, key=lambda known: (known.timeline, known.confirmed_lsn))
 
 
-def _behind(reached: int, known: SlotNote, server: ServerIdentity, start_lsn: int) -> list[Finding]:
+def _behind(reached: int, known: SlotNote, server: ServerIdentity, start_lsn: int) -> list[SlotFinding]:
     if start_lsn <= reached:
         return []
     known = known._replace(confirmed_lsn=reached)
     return [_gap(known, server, start_lsn, "the slot was gone, or somebody moved it")]
 
 
-def _gap(known: SlotNote, server: ServerIdentity, start_lsn: int, why: str) -> Finding:
-    return Finding(
+def _gap(known: SlotNote, server: ServerIdentity, start_lsn: int, why: str) -> SlotFinding:
+    return SlotFinding(
         Discovery.GAP,
         f"{why}. The stream has everything up to {format_lsn(known.confirmed_lsn)} (timeline"
         f" {known.timeline}), and goes on at {format_lsn(start_lsn)} (timeline {server.timeline}): changes"

@@ -15,7 +15,7 @@ from types import FrameType
 from rich.console import Console
 
 from penstock import exit_codes
-from penstock.demo.demo_outcome import Outcome
+from penstock.demo.demo_outcome import DemoOutcome
 from penstock.demo.plain import PlainLines
 from penstock.demo.play import Play
 from penstock.demo.screen import Screen
@@ -37,7 +37,7 @@ def demo(*, seconds: int, seed: int) -> int:
     return tell(_view(story), lambda: _play(story, seconds=seconds, seed=seed))
 
 
-def tell(view: Screen | PlainLines, play: Callable[[], Outcome]) -> int:
+def tell(view: Screen | PlainLines, play: Callable[[], DemoOutcome]) -> int:
     """Play while the view shows it, then show how it ended."""
     try:
         with view:
@@ -49,7 +49,7 @@ def tell(view: Screen | PlainLines, play: Callable[[], Outcome]) -> int:
     return exit_codes.OK if outcome.holds else exit_codes.FAILED
 
 
-def _play(story: Story, *, seconds: int, seed: int) -> Outcome:
+def _play(story: Story, *, seconds: int, seed: int) -> DemoOutcome:
     with ExitStack() as at_end:
         directory = Path(at_end.enter_context(tempfile.TemporaryDirectory(prefix="penstock-demo-")))
         with story.step("a private Postgres starts") as step:

@@ -9,7 +9,7 @@ from penstock.demo.shapes_act import ShapesOutcome
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class DemoOutcome:
     """What the views show, and the exit code follows."""
 
     capture: CaptureOutcome

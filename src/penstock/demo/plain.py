@@ -9,7 +9,7 @@ from typing import Final, Self
 from rich.filesize import decimal
 
 from penstock.demo import result
-from penstock.demo.demo_outcome import Outcome
+from penstock.demo.demo_outcome import DemoOutcome
 from penstock.demo.story import ProcessReading, Readings, StepState, Story
 
 _INTERVAL_S: Final = 1.0
@@ -34,7 +34,7 @@ class PlainLines:
         self._thread.join()
         self._tell()
 
-    def show(self, outcome: Outcome) -> None:
+    def show(self, outcome: DemoOutcome) -> None:
         """The final counts."""
         print(result.headline(outcome))
         for line in result.lines(outcome):

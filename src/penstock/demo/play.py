@@ -9,7 +9,7 @@ import psycopg
 from penstock.demo import shop
 from penstock.demo.capture_act import CaptureAct
 from penstock.demo.demo_monitor import Monitor
-from penstock.demo.demo_outcome import Outcome
+from penstock.demo.demo_outcome import DemoOutcome
 from penstock.demo.processes import Service
 from penstock.demo.shapes_act import ShapesAct
 from penstock.demo.stage import DemoFailed, Stage
@@ -31,7 +31,7 @@ class Play:
         self._capture = CaptureAct(stage, story, self._watch)
         self._shapes = ShapesAct(stage, story, self._watch)
 
-    def play(self) -> Outcome:
+    def play(self) -> DemoOutcome:
         """Returns when everything that was started has ended, also if it raises."""
         try:
             with ExitStack() as at_end:
@@ -39,7 +39,7 @@ class Play:
         except psycopg.Error as error:
             raise DemoFailed(f"the shop's database failed: {error}") from error
 
-    def _play(self, at_end: ExitStack) -> Outcome:
+    def _play(self, at_end: ExitStack) -> DemoOutcome:
         witness = self._prepare()
         with self._story.step("shapes A starts") as step:
             shapes = self._shapes.start(at_end)
@@ -55,7 +55,7 @@ class Play:
         # Its Spark starts while the stream is read.
         verify = self._shapes.verify(at_end)
         capture = self._capture.prove(witness, self._workload.books)
-        return Outcome(capture, self._shapes.prove(verify))
+        return DemoOutcome(capture, self._shapes.prove(verify))
 
     def _prepare(self) -> Witness:
         with self._story.step("the shop's tables, and a witness slot for the proof"):

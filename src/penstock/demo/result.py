@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from penstock.demo.capture_act import SHARDS, TAKEOVER_BOUND_S, CaptureOutcome
-from penstock.demo.demo_outcome import Outcome
+from penstock.demo.demo_outcome import DemoOutcome
 from penstock.demo.lake_proof import TableCounts
 from penstock.demo.shapes_act import ShapesOutcome
 
@@ -22,7 +22,7 @@ class Line(NamedTuple):
     good: bool = True
 
 
-def headline(outcome: Outcome) -> str:
+def headline(outcome: DemoOutcome) -> str:
     """The result in one sentence."""
     proof = outcome.capture.proof
     if outcome.holds:
@@ -34,12 +34,12 @@ def headline(outcome: Outcome) -> str:
     return "FAILED: the lake tables are not what Postgres holds"
 
 
-def lines(outcome: Outcome) -> list[Line]:
+def lines(outcome: DemoOutcome) -> list[Line]:
     """Every count, with what it means."""
     return [*_stream_lines(outcome.capture), *_lake_lines(outcome.shapes)]
 
 
-def last_words(outcome: Outcome) -> list[str]:
+def last_words(outcome: DemoOutcome) -> list[str]:
     """Where to go next; or what is wrong, by name, and not more than a person reads."""
     if outcome.holds:
         return [_NEXT]

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.demo import result
-from penstock.demo.demo_outcome import Outcome
+from penstock.demo.demo_outcome import DemoOutcome
 from penstock.demo.story import Readings, Step, StepState, Story
 
 _SPINNER: Final = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
@@ -42,7 +42,7 @@ class Screen:
     def __exit__(self, *exc_info: object) -> None:
         self._live.stop()
 
-    def show(self, outcome: Outcome) -> None:
+    def show(self, outcome: DemoOutcome) -> None:
         """The final panel."""
         self._console.print(_panel(outcome, min(self._console.width, _WIDEST)))
 
@@ -115,7 +115,7 @@ def _rates(readings: Readings) -> RenderableType:
     return Padding(text, (1, 0, 0, 2))
 
 
-def _panel(outcome: Outcome, width: int) -> Panel:
+def _panel(outcome: DemoOutcome, width: int) -> Panel:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True)
     grid.add_column(justify="right", no_wrap=True)

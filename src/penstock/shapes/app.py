@@ -42,7 +42,7 @@ from penstock.shapes.definition.shapes_file import ShapeFileError, load_shapes_f
 from penstock.shapes.flushing.job_runner import JobThreads
 from penstock.shapes.leadership import Order, Service, ShapesLeadership, ShapeStalled
 from penstock.shapes.preparation import judge
-from penstock.shapes.progress import Progress
+from penstock.shapes.progress import ProgressView
 from penstock.shapes.registry.decisions import not_our_table
 from penstock.shapes.registry.places import open_registry
 from penstock.shapes.registry.registry import RegistryError
@@ -70,7 +70,13 @@ class ShapesApp:
     """The outer loop. A signal ends it, and with `--once` the end of the work."""
 
     def __init__(
-        self, settings: ShapesSettings, file: ShapesFile, run: Run, *, spark: SparkSession, progress: Progress
+        self,
+        settings: ShapesSettings,
+        file: ShapesFile,
+        run: Run,
+        *,
+        spark: SparkSession,
+        progress: ProgressView,
     ) -> None:
         self._settings = settings
         self._file = file
@@ -347,7 +353,7 @@ def check_without_spark(settings: ShapesSettings, file: ShapesFile, run: Run) ->
     refuse(judge(file, facts, names, registry, decoder_of(settings)).refused)
 
 
-def run_shapes(settings: ShapesSettings, file: ShapesFile, run: Run, progress: Progress) -> int:
+def run_shapes(settings: ShapesSettings, file: ShapesFile, run: Run, progress: ProgressView) -> int:
     """Run `penstock shapes` on a Spark of its own; returns the exit code."""
     # It would end the process until the loop listens to it.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)

@@ -29,7 +29,7 @@ _log = structlog.get_logger()
 Lines = Callable[[float], list[ShapeLine]]
 
 
-class Progress(Protocol):
+class ProgressView(Protocol):
     """Shows what the shapes do until it is cancelled."""
 
     async def run(self, lines: Lines, phase: Callable[[], Phase]) -> None:
@@ -43,7 +43,7 @@ class LiveProgress:
         self._live = live
 
     async def run(self, lines: Lines, phase: Callable[[], Phase]) -> None:
-        """See Progress."""
+        """See ProgressView."""
         while True:
             self._live.update(table_of(lines(time.monotonic()), phase()), refresh=True)
             await asyncio.sleep(_DRAW_EVERY_S)
@@ -53,7 +53,7 @@ class LoggedProgress:
     """A log line for each shape that has moved."""
 
     async def run(self, lines: Lines, phase: Callable[[], Phase]) -> None:
-        """See Progress."""
+        """See ProgressView."""
         said: dict[str, tuple[object, ...]] = {}
         while True:
             await asyncio.sleep(_LOG_EVERY_S)
@@ -75,7 +75,7 @@ class LoggedProgress:
 
 
 @contextmanager
-def open_progress() -> Iterator[Progress]:
+def open_progress() -> Iterator[ProgressView]:
     """A live table if somebody watches."""
     if not sys.stdout.isatty():
         yield LoggedProgress()

@@ -178,7 +178,7 @@ def _parts(last_before: int, tx_offset: int) -> str:
     return f'read the log in parts, with .option("up_to", "{up_to}") and with .option("after", "{after}")'
 
 
-class Found(NamedTuple):
+class FoundChanges(NamedTuple):
     """What `load()` found: where the changes are, and how to read them."""
 
     plan: list[SegmentRange]
@@ -191,7 +191,7 @@ class Found(NamedTuple):
         return ChangeDecoder(str(relation), self.columns, self.key, plugin=self.plugin)
 
 
-def look(query: LogQuery) -> Found:
+def look(query: LogQuery) -> FoundChanges:
     """Find the changes and their layout. Blocks, for as long as it takes to read them once."""
     run = _run(query)
     while True:
@@ -203,7 +203,7 @@ def look(query: LogQuery) -> Found:
                 raise
 
 
-def _find(query: LogQuery, run: Path) -> Found:
+def _find(query: LogQuery, run: Path) -> FoundChanges:
     scanned = scan_run(run)
     after = BEFORE_ALL if query.after is None else query.after
     if query.after is not None and after < scanned.begins_after:
@@ -219,7 +219,7 @@ def _find(query: LogQuery, run: Path) -> Found:
                 layout.take(relations[relation_id], LogOffset(tx_offset, op_offset), payload)
     if not layout.frames:
         raise LogQueryError(_nothing_there(query, run, scanned))
-    return Found(plan, layout.columns, layout.key, query.plugin)
+    return FoundChanges(plan, layout.columns, layout.key, query.plugin)
 
 
 def _nothing_there(query: LogQuery, run: Path, scanned: ScannedRun) -> str:
@@ -261,7 +261,7 @@ class ChangesSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         self._query = LogQuery.parse(options)
-        self._found: Found | None = None
+        self._found: FoundChanges | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -285,7 +285,7 @@ class ChangesSource(DataSource):
 class ChangesReader(DataSourceReader):
     """Reads a plan, a part of a segment a task."""
 
-    def __init__(self, found: Found, schema: StructType) -> None:
+    def __init__(self, found: FoundChanges, schema: StructType) -> None:
         self._found = found
         self._schema = schema
 

@@ -11,7 +11,7 @@ import pytest
 from penstock.demo import lake_proof
 from penstock.demo.app import tell
 from penstock.demo.capture_act import CaptureOutcome
-from penstock.demo.demo_outcome import Outcome
+from penstock.demo.demo_outcome import DemoOutcome
 from penstock.demo.lake_proof import LakeProof, TableCounts
 from penstock.demo.plain import PlainLines
 from penstock.demo.proof import Proof, Row, RowKey, fold, prove, read_change
@@ -243,9 +243,9 @@ def test_a_verify_that_fails_altogether_is_quoted() -> None:
     assert (proof.holds, proof.findings) == (False, ("penstock verify ended with 1; its last words",))
 
 
-def outcome(stream: Sequence[bytes] = COMMITTED, lake: LakeProof | None = None) -> Outcome:
+def outcome(stream: Sequence[bytes] = COMMITTED, lake: LakeProof | None = None) -> DemoOutcome:
     equal = LakeProof((TableCounts("lines", 2, 2, 2),))
-    return Outcome(
+    return DemoOutcome(
         CaptureOutcome(judge(stream), takeover_s=0.5, rollbacks=0),
         ShapesOutcome(equal if lake is None else lake, restart_s=9.0),
     )
@@ -278,7 +278,7 @@ def test_a_lake_that_differs_is_exit_code_1_and_says_where(capsys: pytest.Captur
 def test_a_failed_demo_is_exit_code_1_and_says_why(capsys: pytest.CaptureFixture[str]) -> None:
     story = Story("a story")
 
-    def play() -> Outcome:
+    def play() -> DemoOutcome:
         with story.step("something that fails"):
             raise DemoFailed("capture A ended\nits last words")
 

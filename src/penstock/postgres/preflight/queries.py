@@ -7,8 +7,8 @@ from typing import Any, LiteralString
 
 from psycopg import AsyncConnection
 
-from penstock.postgres.preflight.server_rules import Places, Retention, RoleFacts, ServerFacts
-from penstock.postgres.preflight.tables import TableFacts
+from penstock.postgres.preflight.server_rules import CheckedServer, Places, Retention, RoleFacts
+from penstock.postgres.preflight.tables import CheckedTable
 
 _SERVER: LiteralString = """
 SELECT pg_catalog.current_setting('server_version_num')::int, pg_catalog.current_setting('server_version'),
@@ -79,9 +79,9 @@ async def limit_statements(connection: AsyncConnection, seconds: float) -> None:
     await connection.execute(f"SET statement_timeout = {round(seconds * 1000)}".encode())
 
 
-async def read_server(connection: AsyncConnection) -> ServerFacts:
+async def read_server(connection: AsyncConnection) -> CheckedServer:
     """Which server this is."""
-    return ServerFacts(*await _row(connection, _SERVER))
+    return CheckedServer(*await _row(connection, _SERVER))
 
 
 async def read_wal_level(connection: AsyncConnection) -> str:
@@ -116,10 +116,10 @@ async def may_keep_note(connection: AsyncConnection) -> bool:
     return bool(may)
 
 
-async def read_tables(connection: AsyncConnection) -> list[TableFacts]:
+async def read_tables(connection: AsyncConnection) -> list[CheckedTable]:
     """The database's permanent tables."""
     cursor = await connection.execute(_TABLES)
-    return [TableFacts(*row) for row in await cursor.fetchall()]
+    return [CheckedTable(*row) for row in await cursor.fetchall()]
 
 
 async def describe_session(connection: AsyncConnection, pid: int) -> str | None:

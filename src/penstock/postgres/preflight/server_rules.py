@@ -16,7 +16,7 @@ OLDEST_SERVER: Final = 140000
 MUCH_RETAINED_BYTES: Final = 1 << 30
 
 
-class ServerFacts(NamedTuple):
+class CheckedServer(NamedTuple):
     """Which server this is."""
 
     version_num: int
@@ -65,7 +65,7 @@ class SlotUser(NamedTuple):
         return f"pid {self.pid}" + (f" ({self.description})" if self.description else "")
 
 
-def judge_server(server: ServerFacts) -> Finding:
+def judge_server(server: CheckedServer) -> Finding:
     """The server's version."""
     found = f"PostgreSQL {server.version}, database {server.database!r}, role {server.role!r}"
     if server.version_num < OLDEST_SERVER:

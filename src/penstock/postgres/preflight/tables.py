@@ -11,7 +11,7 @@ from penstock.postgres.catalog.table_patterns import TablePattern, parse_pattern
 NAMES_SHOWN: Final = 20
 
 
-class TableFacts(NamedTuple):
+class CheckedTable(NamedTuple):
     """A permanent table, or the parent of a partitioned one."""
 
     schema: str
@@ -43,7 +43,7 @@ class TableRules(NamedTuple):
 
 
 def judge_tables(
-    tables: Sequence[TableFacts], rules: TableRules, *, plugin_has_strings: bool
+    tables: Sequence[CheckedTable], rules: TableRules, *, plugin_has_strings: bool
 ) -> list[Finding]:
     """Every finding about tables; `plugin_has_strings`: wal2json is 2.6 or newer."""
     added, filtered = parse_patterns(rules.add_tables), parse_patterns(rules.filter_tables)
@@ -66,11 +66,13 @@ def judge_tables(
     return findings + _partitions(leaves)
 
 
-def _any_matches(patterns: Sequence[TablePattern], table: TableFacts) -> bool:
+def _any_matches(patterns: Sequence[TablePattern], table: CheckedTable) -> bool:
     return any(pattern.matches(table.schema, table.table) for pattern in patterns)
 
 
-def _patterns(variable: str, patterns: Sequence[TablePattern], tables: Sequence[TableFacts]) -> list[Finding]:
+def _patterns(
+    variable: str, patterns: Sequence[TablePattern], tables: Sequence[CheckedTable]
+) -> list[Finding]:
     """Patterns that mean nothing: a typo, or the parent of a partitioned table."""
     findings = []
     for pattern in patterns:
@@ -94,7 +96,7 @@ def _patterns(variable: str, patterns: Sequence[TablePattern], tables: Sequence[
     return findings
 
 
-def _identities(leaves: Sequence[TableFacts]) -> Finding:
+def _identities(leaves: Sequence[CheckedTable]) -> Finding:
     without = [table for table in leaves if not table.has_identity]
     if not without:
         return Finding.ok("replica identity", f"every table has one ({len(leaves)})")
@@ -105,7 +107,7 @@ def _identities(leaves: Sequence[TableFacts]) -> Finding:
     )
 
 
-def _keys(leaves: Sequence[TableFacts], fallback: str) -> list[Finding]:
+def _keys(leaves: Sequence[CheckedTable], fallback: str) -> list[Finding]:
     without = [table for table in leaves if not table.has_key]
     if not without:
         return [Finding.ok("keys", f"every table has one ({len(leaves)})")]
@@ -121,7 +123,7 @@ def _keys(leaves: Sequence[TableFacts], fallback: str) -> list[Finding]:
     ]
 
 
-def _floats(leaves: Sequence[TableFacts], *, plugin_has_strings: bool) -> list[Finding]:
+def _floats(leaves: Sequence[CheckedTable], *, plugin_has_strings: bool) -> list[Finding]:
     having = [table for table in leaves if table.has_floats]
     if not having:
         return []
@@ -136,7 +138,7 @@ def _floats(leaves: Sequence[TableFacts], *, plugin_has_strings: bool) -> list[F
     ]
 
 
-def _partitions(leaves: Sequence[TableFacts]) -> list[Finding]:
+def _partitions(leaves: Sequence[CheckedTable]) -> list[Finding]:
     partitions = [table for table in leaves if table.partition]
     if not partitions:
         return []
@@ -149,7 +151,7 @@ def _partitions(leaves: Sequence[TableFacts]) -> list[Finding]:
     ]
 
 
-def _names(tables: Sequence[TableFacts]) -> str:
+def _names(tables: Sequence[CheckedTable]) -> str:
     shown = ", ".join(table.name for table in tables[:NAMES_SHOWN])
     more = len(tables) - NAMES_SHOWN
     return f"{shown} and {more} more" if more > 0 else shown

@@ -14,15 +14,15 @@ from penstock.kinesis.aws.outcome import Failed
 from penstock.kinesis.stream_check import judge_refusal, judge_stream
 from penstock.postgres.preflight.server_rules import (
     MUCH_RETAINED_BYTES,
+    CheckedServer,
     Retention,
     RoleFacts,
-    ServerFacts,
     judge_retention,
     judge_role,
     judge_server,
     judge_slot,
 )
-from penstock.postgres.preflight.tables import NAMES_SHOWN, TableFacts, TableRules, judge_tables
+from penstock.postgres.preflight.tables import NAMES_SHOWN, CheckedTable, TableRules, judge_tables
 from penstock.settings.kinesis import KinesisSettings
 from tests.servers.slots import HEALTHY
 
@@ -32,7 +32,7 @@ ACTIVE = {"StreamStatus": "ACTIVE", "OpenShardCount": 2, "RetentionPeriodHours":
 
 @pytest.mark.parametrize(("version", "level"), [(130022, Level.FAIL), (140000, Level.OK), (180006, Level.OK)])
 def test_server_version(version: int, level: Level) -> None:
-    assert judge_server(ServerFacts(version, "x", "shop", "me")).level is level
+    assert judge_server(CheckedServer(version, "x", "shop", "me")).level is level
 
 
 def test_each_right_to_replicate_is_enough() -> None:
@@ -117,7 +117,7 @@ def test_a_refusal_to_describe_the_stream(failed: Failed, level: Level, found: s
 def test_many_tables_are_counted_not_listed() -> None:
     rules = TableRules(None, None, by_primary_key=False, fallback="lsn", numeric_as_string=True)
     tables = [
-        TableFacts(
+        CheckedTable(
             "public",
             f"t{number:02}",
             partitioned=False,
