@@ -39,9 +39,6 @@ ANSWER_S: Final = 10.0
 TRIAL_SLOT_S: Final = 3.0
 """How long the trial slot may wait for open transactions."""
 
-_NUMBERS_AS_STRINGS: Final = {"format-version": "2", "numeric-data-types-as-string": "false"}
-"""wal2json before 2.6 refuses the second option, whatever its value."""
-
 _ROLE: Final = "check"
 _NO_SESSION: Final = (
     "correct PGHOST, PGPORT, PGUSER, PGPASSWORD or PGDATABASE; the server must be a primary, not a standby"
@@ -52,7 +49,7 @@ class PluginFacts(NamedTuple):
     """What a trial of the plugin has shown."""
 
     has_strings: bool
-    """Whether it can write numbers as strings: it is wal2json 2.6 or newer."""
+    """Whether it takes the best options for rows; wal2json before 2.6 can't write numbers as strings."""
 
 
 LookAtTables = Callable[[AsyncConnection, PluginFacts], Awaitable[list[Finding]]]
@@ -236,14 +233,14 @@ class _Preflight:
 
     async def _try_options(self, session: AsyncConnection, slot: str) -> Finding:
         try:
-            await ask.try_options(session, slot, dict(self._options))
+            await ask.try_options(session, slot, self._options)
         except errors.QueryCanceled:
             return Finding.warn("options", f"{self._plugin} did not answer within {TRIAL_SLOT_S:.0f} s")
         except psycopg.Error as error:
             return Finding.from_error("options", translate(error, slot=slot, plugin=self._plugin))
         # Last: an error ends the trial slot.
         with contextlib.suppress(psycopg.Error):
-            await ask.try_options(session, slot, _NUMBERS_AS_STRINGS)
+            await ask.try_options(session, slot, decoder_for(self._plugin).row_options()[0])
             self._plugin_has_strings = True
         return Finding.ok("options", f"{self._plugin} takes ours")
 

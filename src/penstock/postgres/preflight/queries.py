@@ -70,7 +70,7 @@ SELECT (SELECT count(*) FROM pg_catalog.pg_stat_activity WHERE backend_xid IS NO
 _TRIAL_SLOT: LiteralString = "SELECT FROM pg_catalog.pg_create_logical_replication_slot(%s, %s, true)"
 # Only a count: what the slot has to tell may hold row values.
 _TRIAL_READ: LiteralString = """
-SELECT count(*) FROM pg_catalog.pg_logical_slot_peek_changes(%s, NULL, 1, VARIADIC %s::text[])
+SELECT count(*) FROM pg_catalog.pg_logical_slot_peek_binary_changes(%s, NULL, 1, VARIADIC %s::text[])
 """
 
 
