@@ -308,6 +308,7 @@ def test_several_relations_are_read_together(tmp_path: Path) -> None:
         ({"after": "0/FFFF"}, "no changes of public.orders in that part"),
         ({"after": "0/FF", "up_to": "0/100"}, "no changes of public.orders in that part"),
         ({"after": "255"}, "option after: not an LSN: '255'"),
+        ({"plugin": "pgoutput"}, "option plugin: no decoder reads frames of 'pgoutput'"),
         ({"tabel": "public.orders"}, "unknown option tabel; there are path, table"),
     ],
 )

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Collection
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from penstock.capture.ack import AckTracker
 from penstock.capture.intake import Intake
+from penstock.changelog.log import ChangeLog, LogLimits
+from penstock.changelog.runs import create_run
 from penstock.decoding import plugins
 from penstock.decoding.decoder import (
     Cell,
@@ -39,6 +42,7 @@ from penstock.postgres.catalog.table_tree import Member, Tree
 from penstock.postgres.stream.walk import FrameWalk
 from penstock.shapes.definition.table_rules import table_problems
 from penstock.shapes.feed.collector import Append, Collector, Committed
+from penstock.sources.log_source import LogQuery, look
 
 
 class NoScanner:
@@ -247,6 +251,22 @@ def test_the_lake_takes_it() -> None:
     assert (inserted["_penstock_action"], inserted["id"], inserted["v"]) == ("insert", "7", "x")
     assert (deleted["_penstock_action"], deleted["id"], deleted["v"]) == ("delete", "7", None)
     assert (deleted["_penstock_tx_offset"], deleted["_penstock_op_offset"]) == (100, 4)
+
+
+@pytest.mark.usefixtures("_known")
+def test_a_log_of_it_can_be_queried(tmp_path: Path) -> None:
+    log = ChangeLog(create_run(tmp_path, "run"), LogLimits(min_free_bytes=0))
+    log.append(Relation("public", "t"), 100, 0, LINES[1])
+    log.append(Relation("public", "t"), 100, 4, LINES[3])
+    log.commit(100)
+    log.flush(0.0)
+    log.close()
+
+    found = look(LogQuery.parse({"path": str(tmp_path), "table": "public.t", "plugin": "lines"}))
+
+    assert (found.columns, found.key) == ((Column("id", "text"), Column("v", "text")), ("id",))
+    decoder = found.decoder(Relation("public", "t"))
+    assert decoder.decode([(100, 0)], [LINES[1]]).to_pylist()[0]["v"] == "x"
 
 
 def test_partition_keys_read_it() -> None:
