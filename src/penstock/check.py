@@ -20,7 +20,7 @@ async def find(settings: CaptureSettings) -> list[Finding]:
     """Look at everything that a capture needs; both servers at once."""
     postgres, stream = await asyncio.gather(
         check_capture_postgres(settings),
-        in_daemon_thread(check_stream, settings.kinesis, keys_matter=settings.partition_key.matters),
+        in_daemon_thread(check_stream, settings.kinesis, keys_matter=settings.keys_matter),
     )
     doubtful = [Finding.warn("settings", sentence) for sentence in settings.warnings()]
     directory = settings.undeliverable.quarantine_dir

@@ -53,6 +53,9 @@ DEFAULTS: list[tuple[str, object]] = [
     ("kinesis.batch_max_delay_ms", 10),
     ("kinesis.max_record_bytes", 1_048_576),
     ("kinesis.max_requests", 4),
+    ("kinesis.marked_stream", False),
+    ("kinesis.marks_stream", None),
+    ("kinesis.mark_interval_ms", 100),
     ("kinesis.connect_timeout_s", None),
     ("kinesis.read_timeout_s", None),
     ("partition_key.mode", "primary_key"),
@@ -106,6 +109,9 @@ GOOD: list[tuple[str, str, str, object]] = [
     ("KINESIS_MAX_RECORD_BYTES", "10485760", "kinesis.max_record_bytes", 10_485_760),
     ("KINESIS_STREAM", ARN, "kinesis.stream", ARN),
     ("KINESIS_MAX_REQUESTS", "16", "kinesis.max_requests", 16),
+    ("KINESIS_MARKED_STREAM", "true", "kinesis.marked_stream", True),
+    ("KINESIS_MARKS_STREAM", ARN, "kinesis.marks_stream", ARN),
+    ("KINESIS_MARK_INTERVAL_MS", "1000", "kinesis.mark_interval_ms", 1000),
     ("KINESIS_CONNECT_TIMEOUT_S", "0.5", "kinesis.connect_timeout_s", 0.5),
     ("KINESIS_READ_TIMEOUT_S", "6.5", "kinesis.read_timeout_s", 6.5),
     ("PARTITION_KEY_MODE", "fallback", "partition_key.mode", "fallback"),
@@ -181,6 +187,9 @@ BAD: list[tuple[str, str, str]] = [
     ("KINESIS_MAX_RECORD_BYTES", "0", REQUEST_BYTES),
     ("KINESIS_STREAM", "arn:aws:kinesis:eu-west-1:1:stream/s", STREAM_RULE),
     ("KINESIS_MAX_REQUESTS", "0", "must be a whole number from 1 to 100"),
+    ("KINESIS_MARKED_STREAM", "perhaps", FLAG_RULE),
+    ("KINESIS_MARKS_STREAM", "my stream", STREAM_RULE),
+    ("KINESIS_MARK_INTERVAL_MS", "0", "must be a whole number from 1 to 60000"),
     ("KINESIS_CONNECT_TIMEOUT_S", "0", ABOVE_ZERO_S),
     ("KINESIS_READ_TIMEOUT_S", "soon", ABOVE_ZERO_S),
     ("PARTITION_KEY_MODE", "random", "must be primary_key or fallback"),
@@ -233,6 +242,15 @@ def test_tables_above_cover_every_variable() -> None:
         (
             {"WAL2JSON_INCLUDE_PK": "false"},
             "WAL2JSON_INCLUDE_PK='false': must be true while PARTITION_KEY_MODE is primary_key",
+        ),
+        (
+            {"WAL2JSON_INCLUDE_LSN": "false", "KINESIS_MARKED_STREAM": "true"},
+            "WAL2JSON_INCLUDE_LSN='false': must be true while KINESIS_MARKED_STREAM is true",
+        ),
+        (
+            {"KINESIS_MARKS_STREAM": ARN, "AWS_REGION": "eu-north-1"},
+            f"KINESIS_MARKS_STREAM='{ARN}': is in eu-west-1, and AWS_REGION is 'eu-north-1';"
+            " both must name the same region",
         ),
         (
             {"PARTITION_KEY_FALLBACK": "static"},
@@ -311,6 +329,11 @@ def test_a_group_can_be_made_by_field_names() -> None:
 @pytest.mark.parametrize(
     ("variables", "sentence"),
     [
+        (
+            {"KINESIS_MARKS_STREAM": "marks"},
+            "KINESIS_MARKS_STREAM=marks has no use:"
+            " KINESIS_MARKED_STREAM isn't true, so there are no manifests",
+        ),
         (
             {"WAL2JSON_INCLUDE_LSN": "false"},
             "WAL2JSON_INCLUDE_LSN=false: no position in the stream, so readers can't drop repeats",
