@@ -9,9 +9,9 @@ from itertools import pairwise
 
 import pytest
 
+from penstock.demo.marked_stream import MarkedStream
 from penstock.demo.stream_reader import StreamBroken
 from penstock.local.kinesis import LocalKinesis
-from tests.faults.marked import MarkedStream
 from tests.faults.rig import Rig
 from tests.faults.workload import Writers
 from tests.servers.capture_process import CaptureProcess
@@ -38,7 +38,8 @@ def marks_stream(kinesis: LocalKinesis, stream: str) -> Iterator[str]:
 
 
 def marked(rig: Rig, marks_stream: str | None = None) -> MarkedStream:
-    return MarkedStream(rig.kinesis, rig.stream, rig.slot, marks_stream)
+    marks = None if marks_stream is None else rig.kinesis.read_all(marks_stream)
+    return MarkedStream(rig.kinesis.read_all(rig.stream), rig.slot, marks)
 
 
 def committed(rig: Rig) -> list[list[bytes]]:

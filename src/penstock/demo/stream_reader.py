@@ -8,7 +8,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
-from typing import Any
+from typing import Any, Final
+
+PREFIX_BYTES: Final = 68
+"""`{"pos":"` and the position, `","by":"` and the sender, `",`."""
 
 Read = Callable[[str, int, int], Iterable[tuple[int, bytes]]]
 """Records of a shard by sequence number, from the first to the last of these, both included."""
@@ -67,13 +70,13 @@ class StreamReader:
             for _, data in records:
                 position = data[8:46]
                 if data.startswith(b'{"pos":"') and data[54:66] == by and low <= position < high:
-                    is_pointer = data[68:].startswith(b'"action":"Q"')
+                    is_pointer = data[PREFIX_BYTES:].startswith(b'"action":"Q"')
                     found[position] = found.get(position, data) if is_pointer else data
         if len(found) != manifest["changes"]:
             raise StreamBroken(f"{len(found)} changes from {since} to {resolved}, not {manifest['changes']}")
         news = sorted(position for position in found if position >= start.encode())
         for _, same in groupby(news, lambda position: position[:25]):
-            yield [b"{" + found[position][68:] for position in same]
+            yield [b"{" + found[position][PREFIX_BYTES:] for position in same]
         self.applied = resolved
 
 
