@@ -81,6 +81,8 @@ class _Connection(asyncio.Protocol):
         if b"kinesis_20131202.putrecords" in head:
             records = b",".join(_RECORDS[: self._tally.count(body)])
             answer = b'{"FailedRecordCount":0,"Records":[' + records + b"]}"
+        elif b"kinesis_20131202.putrecord" in head:
+            answer = _RECORDS[0]
         elif head.startswith(b"get /report"):
             answer = self._tally.report()
         else:
