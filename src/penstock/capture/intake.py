@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from penstock.capture.ack import AckTracker
+from penstock.kinesis.marked.prefix import MarkPrefix
 from penstock.kinesis.write.event import NO_OBJECT, ChangeEvent
-from penstock.kinesis.write.mark_prefix import MarkPrefix
 from penstock.kinesis.write.partition_key import KeyedRelation, PartitionKeys, UnknownRelation
 from penstock.model.change import Action, Boundary, Change
 from penstock.model.log_offset import OP_INFINITY

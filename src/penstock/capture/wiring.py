@@ -16,11 +16,11 @@ from penstock.capture.noted_frontier import NotedFrontier
 from penstock.capture.queue import InflightEventQueue
 from penstock.capture.reader import Reader
 from penstock.decoding.port import Decoder
+from penstock.kinesis.marked.prefix import MarkPrefix
 from penstock.kinesis.write.backoff import full_jitter
 from penstock.kinesis.write.batcher import MicroBatcher
 from penstock.kinesis.write.client import CaptureSink
 from penstock.kinesis.write.mark_pace import MarkPace
-from penstock.kinesis.write.mark_prefix import MarkPrefix
 from penstock.kinesis.write.marker import Marker
 from penstock.kinesis.write.marks import Marks, Signature
 from penstock.kinesis.write.partition_key import Fallback, PartitionKeys

@@ -12,8 +12,8 @@ from penstock.capture.ack import AckTracker
 from penstock.capture.intake import Batch, Intake
 from penstock.decoding.wal2json import Wal2Json
 from penstock.errors import ProtocolViolation
+from penstock.kinesis.marked.prefix import PREFIX_BYTES, MarkPrefix, unmarked
 from penstock.kinesis.write.event import NO_OBJECT, ChangeEvent
-from penstock.kinesis.write.mark_prefix import PREFIX_BYTES, MarkPrefix, unmarked
 from penstock.kinesis.write.partition_key import Fallback, KeyedRelation, PartitionKeys
 from penstock.model.key_indexes import KeyIndexes
 from penstock.model.log_offset import OP_INFINITY, LogOffset

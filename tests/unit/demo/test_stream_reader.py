@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.demo.stream_reader import StreamBroken, StreamReader
-from penstock.kinesis.write.mark_prefix import MarkPrefix
+from penstock.kinesis.marked.prefix import MarkPrefix
 from penstock.model.stream_position import History, StreamPosition
 
 BY = "0123456789ab"

@@ -74,3 +74,14 @@ def partition_key(slot: str) -> str:
 def encode(manifest: Manifest) -> bytes:
     """The record's data."""
     return _encoder.encode(manifest)
+
+
+def decode(data: bytes) -> Manifest:
+    """Read a record's data; ValueError if it isn't a manifest."""
+    try:
+        manifest = _decoder.decode(data)
+        if manifest.action == ACTION and manifest.since_position <= manifest.resolved_position:
+            return manifest
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    raise ValueError("not a manifest of a marked stream")

@@ -9,8 +9,8 @@ import structlog
 
 from penstock.abandonable import in_daemon_thread
 from penstock.decoding.port import Summary
+from penstock.kinesis.marked.prefix import MarkPrefix, unmarked
 from penstock.kinesis.write.event import NO_OBJECT, ChangeEvent
-from penstock.kinesis.write.mark_prefix import MarkPrefix, unmarked
 from penstock.kinesis.write.quarantine import QuarantineError, QuarantineStore, object_name, pointer_record
 from penstock.status.capture_metrics import CaptureMetrics
 from penstock.status.health import Fault, Health

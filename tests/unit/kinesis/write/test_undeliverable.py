@@ -7,8 +7,8 @@ import json
 import pytest
 
 from penstock.decoding.wal2json import Wal2Json
+from penstock.kinesis.marked.prefix import MarkPrefix, unmarked
 from penstock.kinesis.write.event import NO_OBJECT, ChangeEvent
-from penstock.kinesis.write.mark_prefix import MarkPrefix, unmarked
 from penstock.kinesis.write.undeliverable import UndeliverablePolicy
 from penstock.model.stream_position import History
 from penstock.status.capture_metrics import CaptureMetrics

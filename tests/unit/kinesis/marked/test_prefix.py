@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from penstock.kinesis.write.mark_prefix import PREFIX_BYTES, MarkPrefix, unmarked
+from penstock.kinesis.marked.prefix import PREFIX_BYTES, MarkPrefix, unmarked
 from penstock.model.log_offset import OP_INFINITY
 from penstock.model.stream_position import History
 
