@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -23,127 +21,13 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
-from pyspark.sql.types import StructType
 
-from penstock.decoding.plugins import decoder_for
-from penstock.kinesis.marked.manifest import Manifest
-from penstock.kinesis.read.client import StreamClient
-from penstock.kinesis.read.errors import RecordsExpired, StreamReadError
-from penstock.kinesis.read.manifest_log import ManifestLog, Place
-from penstock.kinesis.read.marked_plan import PATIENCE_S, MarkedOffset, MarkedPlan, ReadLimits
-from penstock.kinesis.read.marked_ranges import (
-    MarkedRecord,
-    MarkedTask,
-    ShardSpan,
-    plan_tasks,
-    read_span,
-    read_task,
-)
-from penstock.model.lsn import format_lsn
-from penstock.model.relation import Relation
-from penstock.model.stream_position import StreamPosition
-
-STREAM: Final = "kinesis.streamname"
-_OPTIONS: Final = {
-    STREAM: "kinesis.streamName",
-    "kinesis.region": "kinesis.region",
-    "kinesis.endpointurl": "kinesis.endpointUrl",
-    "kinesis.marksstreamname": "kinesis.marksStreamName",
-    "slot": "slot",
-    "startingposition": "startingPosition",
-    "tables": "tables",
-    "maxchangesperbatch": "maxChangesPerBatch",
-    "maxbytesperbatch": "maxBytesPerBatch",
-}
-"""Spark gives their names in lower case."""
-_EARLIEST: Final = "earliest"
-_LATEST: Final = "latest"
-_ROWS: Final = 5_000
-_BYTES: Final = 4 << 20
-
-SCHEMA: Final = pa.schema(
-    [
-        pa.field("position", pa.string()),
-        pa.field("timeline", pa.int64()),
-        pa.field("tx_offset", pa.int64()),
-        pa.field("op_offset", pa.int64()),
-        pa.field("lsn", pa.string()),
-        pa.field("relation", pa.string()),
-        pa.field("action", pa.string()),
-        pa.field("data", pa.binary()),
-        pa.field("partitionKey", pa.string()),
-        pa.field("shardId", pa.string()),
-        pa.field("sequenceNumber", pa.string()),
-        pa.field("approximateArrivalTimestamp", pa.timestamp("us", "UTC")),
-    ]
-)
-
-
-class MarkedQuery(NamedTuple):
-    """The options of a read."""
-
-    stream: str
-    region: str
-    endpoint_url: str | None
-    marks_stream: str
-    slot: str
-    start: str
-    tables: frozenset[str] | None
-    """None: all."""
-    limits: ReadLimits
-
-    @classmethod
-    def parse(cls, options: Mapping[str, str]) -> MarkedQuery:
-        """Read the options; StreamReadError names a bad one."""
-        given = {name.lower(): value for name, value in options.items()}
-        for name in given:
-            if name not in _OPTIONS:
-                raise StreamReadError(
-                    f"unknown option {name}; there are {', '.join(_OPTIONS.values())}. (Credentials are no"
-                    " options: driver and executors find them by the usual AWS chain)"
-                )
-        for name in (STREAM, "kinesis.region", "slot"):
-            if not given.get(name):
-                raise StreamReadError(f"option {_OPTIONS[name]} is missing")
-        start = given.get("startingposition", _EARLIEST).lower()
-        if start not in (_EARLIEST, _LATEST):
-            raise StreamReadError(f"option startingPosition, {start!r}: must be {_EARLIEST} or {_LATEST}")
-        return cls(
-            given[STREAM],
-            given["kinesis.region"],
-            given.get("kinesis.endpointurl"),
-            given.get("kinesis.marksstreamname") or given[STREAM],
-            given["slot"],
-            start,
-            _tables(given.get("tables")),
-            ReadLimits(_limit(given, "maxchangesperbatch"), _limit(given, "maxbytesperbatch")),
-        )
-
-    def open(self, stream: str | None = None) -> StreamClient:
-        """A client of the stream, or of that of the manifests."""
-        return StreamClient(stream=stream or self.stream, region=self.region, endpoint_url=self.endpoint_url)
-
-
-def _tables(text: str | None) -> frozenset[str] | None:
-    if text is None:
-        return None
-    try:
-        return frozenset(str(Relation.parse(each.strip())) for each in text.split(","))
-    except ValueError as error:
-        raise StreamReadError(f"option tables, {text!r}: {error}; say schema.table,schema.table") from None
-
-
-def _limit(given: Mapping[str, str], name: str) -> int | None:
-    if name not in given:
-        return None
-    if not given[name].isascii() or not given[name].isdigit() or int(given[name]) < 1:
-        raise StreamReadError(f"option {_OPTIONS[name]}, {given[name]!r}: must be a whole number, 1 or more")
-    return int(given[name])
-
-
-def marked_schema() -> StructType:
-    """The columns."""
-    return from_arrow_schema(SCHEMA)
+from penstock.kinesis.read.manifest_log import Place
+from penstock.kinesis.read.marked_plan import MarkedOffset, ReadLimits
+from penstock.kinesis.read.marked_ranges import MarkedTask, read_task
+from penstock.sources.marked_driver import MarkedDriver
+from penstock.sources.marked_query import MarkedQuery
+from penstock.sources.marked_rows import Typed, of_tables, raw_batches, typed_batches
 
 
 class _Task(InputPartition):
@@ -152,102 +36,21 @@ class _Task(InputPartition):
 
 
 class _Reading:
-    """What batch and streaming readers share. Travels to executors: holds nothing but options there."""
+    """What batch and streaming readers share. Travels to executors: holds nothing of the driver's there."""
 
-    def __init__(self, query: MarkedQuery) -> None:
+    def __init__(self, query: MarkedQuery, typed: Typed | None) -> None:
         self._query = query
+        self._typed = typed
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The changes of a task, as Arrow batches."""
         assert isinstance(partition, _Task), "a partition of ours"
         client = self._query.open()
         try:
-            yield from _batches(read_task(client, partition.task), self._query.tables)
+            records = of_tables(read_task(client, partition.task), frozenset(self._query.tables))
+            yield from raw_batches(records) if self._typed is None else typed_batches(records, self._typed)
         finally:
             client.close()
-
-
-class MarkedDriver:
-    """The driver's side: manifests, offsets and tasks."""
-
-    def __init__(self, query: MarkedQuery) -> None:
-        self._query = query
-        self._stream = query.open()
-        self._log = ManifestLog(query.open(query.marks_stream), query.slot)
-        self.plan = MarkedPlan(self._log.read, query.slot)
-        self._looked_since: float | None = None
-
-    def begin(self) -> MarkedOffset | None:
-        """Where a new query begins; None if no manifest is there yet."""
-        before: Place | None = None
-        last: tuple[Place, Manifest] | None = None
-        for place, manifest in self._log.read(None):
-            last = place, manifest
-            if self._query.start == _EARLIEST and self._is_there(manifest):
-                return MarkedOffset(manifest.since, before, manifest.system, manifest.since, before)
-            before = place
-        if last is None:
-            return None
-        place, manifest = last
-        if self._query.start == _EARLIEST:
-            raise RecordsExpired(
-                f"{self._query.stream}: the records of all {self._query.slot} manifests are gone: the"
-                " stream's retention has passed them"
-            )
-        return MarkedOffset(manifest.resolved, place, manifest.system, manifest.resolved, place)
-
-    def newest(self) -> str:
-        """Where the newest manifest ends."""
-        ends = [manifest.resolved for _, manifest in self._log.read(None)]
-        if not ends:
-            raise self.unmarked()
-        return max(ends)
-
-    def begin_patiently(self, now: float) -> MarkedOffset | None:
-        """The same; an error if none has come for long."""
-        found = self.begin()
-        if found is not None:
-            self._looked_since = None
-            return found
-        if self._looked_since is None:
-            self._looked_since = now
-        if now - self._looked_since > PATIENCE_S:
-            raise self.unmarked()
-        return None
-
-    def unmarked(self) -> StreamReadError:
-        """There are no manifests."""
-        return StreamReadError(
-            f"{self._query.marks_stream} has no manifests of the slot {self._query.slot}. Fix: let penstock"
-            " capture write it with KINESIS_MARKED_STREAM=true; name its REPLICATION_SLOT as slot, and its"
-            " KINESIS_MARKS_STREAM, if there is one, as kinesis.marksStreamName"
-        )
-
-    def tasks(self, start: MarkedOffset, end: MarkedOffset, now: float) -> list[MarkedTask]:
-        """What executors read for a batch."""
-        links = [link for link in self.plan.links(start, end, now) if link.manifest.changes]
-        if self._query.tables is not None:
-            links = [link for link in links if _touches(link.manifest, self._query.tables)]
-        if not links:
-            return []
-        return plan_tasks(links, {shard.shard_id: shard for shard in self._stream.shards()}, end.resolved)
-
-    def _is_there(self, manifest: Manifest) -> bool:
-        """Whether the first record that it speaks of is there in each shard."""
-        shards = {shard.shard_id for shard in self._stream.shards()} if manifest.shards else set()
-        for name, found in manifest.shards.items():
-            first = int(found.first)
-            if name not in shards:
-                return False
-            try:
-                next(iter(read_span(self._stream, ShardSpan(name, first, first))))
-            except RecordsExpired:
-                return False
-        return True
-
-
-def _touches(manifest: Manifest, tables: frozenset[str]) -> bool:
-    return isinstance(manifest.tables, str) or not tables.isdisjoint(manifest.tables)
 
 
 class MarkedReader(_Reading, DataSourceReader):
@@ -266,8 +69,8 @@ class MarkedReader(_Reading, DataSourceReader):
 class MarkedStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """`spark.readStream`."""
 
-    def __init__(self, query: MarkedQuery) -> None:
-        super().__init__(query)
+    def __init__(self, query: MarkedQuery, typed: Typed | None) -> None:
+        super().__init__(query, typed)
         self._driver: MarkedDriver | None = None
         self._available: str | None = None
 
@@ -352,44 +155,3 @@ def _json(offset: MarkedOffset) -> dict[str, Any]:
         "begins": offset.begins,
         **{name: f"{place.shard}:{place.sequence}" for name, place in places.items() if place is not None},
     }
-
-
-def _batches(records: Iterator[MarkedRecord], tables: frozenset[str] | None) -> Iterator[pa.RecordBatch]:
-    decoder = decoder_for("wal2json")
-    rows: list[tuple[Any, ...]] = []
-    size = 0
-    for found in records:
-        what = decoder.summary(found.payload)
-        named = None if what.table is None else str(Relation(what.schema or "", what.table))
-        if tables is not None and named not in tables:
-            continue
-        position = StreamPosition.parse(found.position)
-        rows.append(
-            (
-                found.position,
-                position.timeline,
-                position.commit_lsn,
-                position.operation - 1,
-                format_lsn(position.commit_lsn),
-                named,
-                what.action,
-                found.payload,
-                found.record.partition_key,
-                found.shard,
-                str(found.record.sequence),
-                found.record.arrived,
-            )
-        )
-        size += len(found.payload)
-        if len(rows) >= _ROWS or size >= _BYTES:
-            yield _batch(rows)
-            rows, size = [], 0
-    if rows:
-        yield _batch(rows)
-
-
-def _batch(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
-    columns = [
-        pa.array(values, field.type) for values, field in zip(zip(*rows, strict=True), SCHEMA, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)

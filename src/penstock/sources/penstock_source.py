@@ -9,13 +9,10 @@ from pyspark.sql.types import StructType
 
 from penstock.kinesis.read.errors import StreamReadError
 from penstock.sources.log_source import ChangesSource
-from penstock.sources.marked_source import (
-    STREAM,
-    MarkedQuery,
-    MarkedReader,
-    MarkedStreamReader,
-    marked_schema,
-)
+from penstock.sources.marked_driver import MarkedDriver
+from penstock.sources.marked_query import STREAM, MarkedQuery
+from penstock.sources.marked_rows import Typed, marked_schema
+from penstock.sources.marked_source import MarkedReader, MarkedStreamReader
 
 
 class PenstockSource(DataSource):
@@ -26,6 +23,7 @@ class PenstockSource(DataSource):
         is_stream = any(name.lower() == STREAM for name in options)
         self._query = MarkedQuery.parse(options) if is_stream else None
         self._log = None if is_stream else ChangesSource(options)
+        self._typed: Typed | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -34,12 +32,17 @@ class PenstockSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns."""
-        return marked_schema() if self._log is None else self._log.schema()
+        if self._query is None:
+            assert self._log is not None, "one of both"
+            return self._log.schema()
+        if not self._query.is_raw:
+            self._typed = MarkedDriver(self._query).look()
+        return marked_schema(self._typed, self._query.tables)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For `spark.read`."""
         if self._query is not None:
-            return MarkedReader(self._query)
+            return MarkedReader(self._query, self._typed)
         assert self._log is not None, "one of both"
         return self._log.reader(schema)
 
@@ -50,4 +53,4 @@ class PenstockSource(DataSource):
                 "a log directory can't be read as a stream: use spark.read, or name a marked stream with"
                 ' .option("kinesis.streamName", …)'
             )
-        return MarkedStreamReader(self._query)
+        return MarkedStreamReader(self._query, self._typed)
