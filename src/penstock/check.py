@@ -22,8 +22,9 @@ async def find(settings: CaptureSettings) -> list[Finding]:
         check_capture_postgres(settings), in_daemon_thread(_check_streams, settings)
     )
     doubtful = [Finding.warn("settings", sentence) for sentence in settings.warnings()]
-    directory = settings.undeliverable.quarantine_dir
-    quarantine = [] if directory is None else [await asyncio.to_thread(check_quarantine, directory)]
+    url = settings.undeliverable.quarantine_url
+    region = settings.kinesis.region
+    quarantine = [] if url is None else [await in_daemon_thread(check_quarantine, url, region)]
     return [*doubtful, *postgres, *streams, *quarantine]
 
 

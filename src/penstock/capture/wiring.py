@@ -26,7 +26,7 @@ from penstock.kinesis.write.marks import Marks, Signature
 from penstock.kinesis.write.partition_key import Fallback, PartitionKeys
 from penstock.kinesis.write.plan import PublishPlan
 from penstock.kinesis.write.publisher import KinesisPublisher
-from penstock.kinesis.write.quarantine import open_quarantine
+from penstock.kinesis.write.quarantine_places import open_quarantine
 from penstock.kinesis.write.undeliverable import UndeliverablePolicy
 from penstock.model.key_indexes import KeyIndexes
 from penstock.model.stream_position import History
@@ -122,7 +122,11 @@ class Pipeline:
         quarantine_url = settings.undeliverable.quarantine_url
         quarantining = settings.undeliverable.policy == "quarantine" and quarantine_url is not None
         undeliverable = UndeliverablePolicy(
-            store=open_quarantine(quarantine_url) if quarantining and quarantine_url else None,
+            store=(
+                open_quarantine(quarantine_url, settings.kinesis.region)
+                if quarantining and quarantine_url
+                else None
+            ),
             slot=settings.replication.slot,
             summary=decoder.summary,
             prefix=prefix,

@@ -23,7 +23,7 @@ from penstock.settings.kinds import (
     Stream,
     UndeliverablePolicy,
 )
-from penstock.settings.rules import directory_of, text, whole_number
+from penstock.settings.rules import bucket_of, directory_of, text, whole_number
 
 
 class RequestTimeouts(NamedTuple):
@@ -128,11 +128,13 @@ class UndeliverableSettings(Group):
     def _quarantine_has_a_place(self) -> Self:
         if self.policy == "quarantine" and self.quarantine_url is None:
             raise ValueError(
-                "QUARANTINE_URL is not set: UNDELIVERABLE_POLICY=quarantine needs it (file:///absolute/dir)"
+                "QUARANTINE_URL is not set: UNDELIVERABLE_POLICY=quarantine needs it (file:///absolute/dir"
+                " or s3://bucket/prefix)"
             )
         return self
 
     @property
     def quarantine_dir(self) -> Path | None:
-        """The directory of QUARANTINE_URL."""
-        return None if self.quarantine_url is None else directory_of(self.quarantine_url)
+        """The directory of QUARANTINE_URL, if it is one."""
+        url = self.quarantine_url
+        return None if url is None or bucket_of(url) is not None else directory_of(url)

@@ -129,6 +129,7 @@ GOOD: list[tuple[str, str, str, object]] = [
     ("SHUTDOWN_DRAIN_S", "0", "leader.shutdown_drain_s", 0.0),
     ("SINK_OUTAGE_DISCONNECT_S", "2.5", "leader.sink_outage_disconnect_s", 2.5),
     ("UNDELIVERABLE_POLICY", "block", "undeliverable.policy", "block"),
+    ("QUARANTINE_URL", "s3://bucket/a/b", "undeliverable.quarantine_url", "s3://bucket/a/b"),
     ("QUARANTINE_URL", "file:///var/q%20x", "undeliverable.quarantine_dir", Path("/var/q x")),
     ("OPS_HOST", "::1", "ops.host", "::1"),
     ("OPS_HOST", "0.0.0.0", "ops.host", "0.0.0.0"),
@@ -153,6 +154,7 @@ REQUEST_BYTES = "must be a whole number from 1 to 10485760"
 ONE_OR_MORE = "must be a whole number, 1 or more"
 BIGINT = "must be a whole number from -9223372036854775808 to 9223372036854775807"
 ENDPOINT_RULE = "must be a URL such as http://127.0.0.1:4566, without user name or password"
+DIRECTORY_RULE = "must be file:///absolute/dir or s3://bucket/prefix"
 HOST_RULE = "must be a host name or an IP address, without a port"
 
 BAD: list[tuple[str, str, str]] = [
@@ -208,11 +210,12 @@ BAD: list[tuple[str, str, str]] = [
     ("SINK_OUTAGE_DISCONNECT_S", "0", ABOVE_ZERO_S),
     ("SINK_OUTAGE_DISCONNECT_S", "inf", ABOVE_ZERO_S),
     ("UNDELIVERABLE_POLICY", "drop", "must be block or quarantine"),
-    ("QUARANTINE_URL", "s3://bucket/dir", "must be file:///absolute/dir; s3:// follows in a later version"),
-    ("QUARANTINE_URL", "/var/quarantine", "must be file:///absolute/dir"),
-    ("QUARANTINE_URL", "file://host/dir", "must be file:///absolute/dir"),
-    ("QUARANTINE_URL", "file:///", "must be file:///absolute/dir"),
-    ("QUARANTINE_URL", "file:///a%00b", "must be file:///absolute/dir"),
+    ("QUARANTINE_URL", "s3://Bucket/dir", DIRECTORY_RULE),
+    ("QUARANTINE_URL", "s3://", DIRECTORY_RULE),
+    ("QUARANTINE_URL", "/var/quarantine", DIRECTORY_RULE),
+    ("QUARANTINE_URL", "file://host/dir", DIRECTORY_RULE),
+    ("QUARANTINE_URL", "file:///", DIRECTORY_RULE),
+    ("QUARANTINE_URL", "file:///a%00b", DIRECTORY_RULE),
     ("OPS_HOST", "localhost:8088", HOST_RULE),
     ("OPS_HOST", "http://localhost", HOST_RULE),
     ("OPS_PORT", "65536", "must be a whole number from 0 to 65535"),
@@ -277,7 +280,8 @@ def test_tables_above_cover_every_variable() -> None:
         ),
         (
             {"UNDELIVERABLE_POLICY": "quarantine"},
-            "QUARANTINE_URL is not set: UNDELIVERABLE_POLICY=quarantine needs it (file:///absolute/dir)",
+            "QUARANTINE_URL is not set: UNDELIVERABLE_POLICY=quarantine needs it (file:///absolute/dir"
+            " or s3://bucket/prefix)",
         ),
         ({"AWS_REGION": ""}, "AWS_REGION is not set: name the AWS region of the stream, such as eu-west-1"),
         ({"KINESIS_STREAM": ""}, "KINESIS_STREAM is not set: name the Kinesis stream to write to"),
