@@ -118,7 +118,7 @@ class Marker:
     async def catch_up(self) -> None:
         """Send what is to be said of all of the frontier, whatever the pace."""
         async with self._turn:
-            while self._tracker.frontier_lsn > self._marks.since_lsn:
+            while self._marks.complete_lsn(self._tracker.frontier_lsn) > self._marks.since_lsn:
                 if not await self._send():
                     await asyncio.sleep(self._backoff(self._attempt))
 

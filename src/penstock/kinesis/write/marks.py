@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import heapq
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -101,6 +101,16 @@ class Draft(NamedTuple):
     tally: Tally
 
 
+class _Span(NamedTuple):
+    """Transactions beyond the frontier that are told of together."""
+
+    first: int
+    """The lowest commit LSN."""
+    last: int
+    """The highest."""
+    tally: Tally
+
+
 class Marks:
     """Gathers accepted records until a manifest that speaks of them is accepted itself. Pure.
 
@@ -108,28 +118,27 @@ class Marks:
     frontier. Records are accepted in any order, also those of transactions beyond the frontier; and a
     manifest may be refused, or its answer may be lost, when more has been accepted already.
 
-    State. `_open`: a tally for each transaction beyond the frontier that has accepted records, by commit LSN.
-    `_next`: what lies below the frontier and is in no manifest. `_drafted`: what is in the manifest that is
-    under way.
+    State. `_spans`: tallies of transactions beyond the frontier, by commit LSN. `_next`: what lies below the
+    frontier and is in no manifest. `_drafted`: what is in the manifest that is under way.
 
     Rules.
     1. A record is added once, when its acceptance is marked in the AckTracker. The frontier that comes with
        it is the one behind that.
-    2. `draft(frontier)` says what is to be told of everything with `since <= commit LSN < frontier`: that is
+    2. `draft(frontier)` says what is to be told of everything with `since <= commit LSN < resolved`: that is
        complete, because the frontier passes a transaction only when all of it is accepted.
     3. `settle()`: the draft's manifest was accepted, and the next one begins where it ends. `take_back()`:
        it was not, or nobody knows; the next one has the same `since` and says all of it again.
     4. One draft at a time.
-
-    Memory. A tally for each transaction that has overtaken the frontier; their entries in the AckTracker
-    bound them.
+    5. A frontier that stands still while others overtake it must not cost memory for each of them. Beyond
+       `most_spans`, neighbours are put together. Then a frontier within a span resolves only what lies before
+       it: less than it could, never more.
     """
 
-    def __init__(self, since_lsn: int) -> None:
+    def __init__(self, since_lsn: int, *, most_spans: int = 2_000) -> None:
         self._since_lsn = since_lsn
-        self._open: dict[int, Tally] = {}
-        self._order: list[int] = []
-        """The commit LSNs in `_open`, as a heap."""
+        self._most_spans = most_spans
+        self._spans: list[_Span] = []
+        """Sorted, and without a commit LSN in common."""
         self._next = Tally()
         self._drafted: Draft | None = None
 
@@ -140,27 +149,22 @@ class Marks:
 
     @property
     def waiting_records(self) -> int:
-        """Records below the frontier that no accepted manifest speaks of."""
+        """Records that no accepted manifest speaks of, and the next one will."""
         return self._next.records + (0 if self._drafted is None else self._drafted.tally.records)
 
     def accepted(self, events: Sequence[ChangeEvent], entries: Sequence[Entry], frontier_lsn: int) -> None:
         """These events were accepted and marked, and the frontier is now there."""
+        complete = self.complete_lsn(frontier_lsn)
         for event, entry in zip(events, entries, strict=True):
-            if event.commit_lsn < frontier_lsn:
-                self._next.add(event, entry)
-                continue
-            tally = self._open.get(event.commit_lsn)
-            if tally is None:
-                tally = self._open[event.commit_lsn] = Tally()
-                heapq.heappush(self._order, event.commit_lsn)
+            tally = self._next if event.commit_lsn < complete else self._span(event.commit_lsn).tally
             tally.add(event, entry)
         self._close(frontier_lsn)
 
     def draft(self, frontier_lsn: int) -> Draft:
-        """What is to be said of everything up to the frontier."""
+        """What is to be said of everything that is complete."""
         assert self._drafted is None, "one draft at a time"
         self._close(frontier_lsn)
-        self._drafted = Draft(self._since_lsn, frontier_lsn, self._next)
+        self._drafted = Draft(self._since_lsn, self.complete_lsn(frontier_lsn), self._next)
         self._next = Tally()
         return self._drafted
 
@@ -176,10 +180,45 @@ class Marks:
         self._next.merge(self._drafted.tally)
         self._drafted = None
 
+    def complete_lsn(self, frontier_lsn: int) -> int:
+        """What the next draft would resolve with this frontier."""
+        return min(frontier_lsn, self._spans[0].first) if self._spans else frontier_lsn
+
+    def _span(self, commit_lsn: int) -> _Span:
+        index = bisect_right(self._spans, commit_lsn, key=_first)
+        if index and commit_lsn <= self._spans[index - 1].last:
+            return self._spans[index - 1]
+        span = _Span(commit_lsn, commit_lsn, Tally())
+        self._spans.insert(index, span)
+        if len(self._spans) > self._most_spans:
+            self._put_together()
+            return self._span(commit_lsn)
+        return span
+
+    def _put_together(self) -> None:
+        """Halve the number of spans."""
+        spans = []
+        for at in range(0, len(self._spans), 2):
+            one, *other = self._spans[at : at + 2]
+            for each in other:
+                one.tally.merge(each.tally)
+                one = one._replace(last=each.last)
+            spans.append(one)
+        self._spans = spans
+
     def _close(self, frontier_lsn: int) -> None:
         """What the frontier has passed is complete."""
-        while self._order and self._order[0] < frontier_lsn:
-            self._next.merge(self._open.pop(heapq.heappop(self._order)))
+        count = 0
+        for span in self._spans:
+            if span.last >= frontier_lsn:
+                break
+            self._next.merge(span.tally)
+            count += 1
+        del self._spans[:count]
+
+
+def _first(span: _Span) -> int:
+    return span.first
 
 
 class Signature(NamedTuple):
