@@ -18,14 +18,24 @@ from penstock.settings.services import CaptureSettings, ShapesSettings
 
 async def find(settings: CaptureSettings) -> list[Finding]:
     """Look at everything that a capture needs; both servers at once."""
-    postgres, stream = await asyncio.gather(
-        check_capture_postgres(settings),
-        in_daemon_thread(check_stream, settings.kinesis, keys_matter=settings.partition_key.matters),
+    postgres, streams = await asyncio.gather(
+        check_capture_postgres(settings), in_daemon_thread(_check_streams, settings)
     )
     doubtful = [Finding.warn("settings", sentence) for sentence in settings.warnings()]
-    directory = settings.undeliverable.quarantine_dir
-    quarantine = [] if directory is None else [await asyncio.to_thread(check_quarantine, directory)]
-    return [*doubtful, *postgres, stream, *quarantine]
+    url = settings.undeliverable.quarantine_url
+    region = settings.kinesis.region
+    quarantine = [] if url is None else [await in_daemon_thread(check_quarantine, url, region)]
+    return [*doubtful, *postgres, *streams, *quarantine]
+
+
+def _check_streams(settings: CaptureSettings) -> list[Finding]:
+    """The stream, and that of the manifests if it is another."""
+    kinesis = settings.kinesis
+    found = [check_stream(kinesis, keys_matter=settings.keys_matter)]
+    if kinesis.marked_stream and kinesis.marks_stream not in (None, kinesis.stream):
+        marks = kinesis.model_copy(update={"stream": kinesis.marks_stream})
+        found.append(check_stream(marks, keys_matter=True)._replace(subject="manifests"))
+    return found
 
 
 def find_for_shapes(

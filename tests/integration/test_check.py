@@ -350,6 +350,12 @@ class TestDestination:
         assert sorted(os.listdir(tmp_path)) == ["file", "there"]
 
 
+async def test_the_stream_of_the_manifests_is_looked_at_too(look: Look) -> None:
+    found = await look(KINESIS_MARKED_STREAM="true", KINESIS_MARKS_STREAM="no-such-marks")
+    assert found.failed() == {"manifests"}
+    assert "'no-such-marks' does not exist" in found["manifests"].found
+
+
 async def test_a_stream_that_ignores_partition_keys(look: Look, fault_proxy: FaultProxy) -> None:
     fault_proxy.inject(AmendSummary("RecordDistributionStrategy", "AUTO"), operation="DescribeStreamSummary")
 

@@ -42,13 +42,18 @@ def capture_slot(database: str) -> str:
     return f"{database}_capture"
 
 
+def marked_slot(database: str) -> str:
+    """The slot of a capture that makes a marked stream of the same backlog."""
+    return f"{database}_marked"
+
+
 def _baseline_slot(database: str) -> str:
     return f"{database}_baseline"
 
 
 def write_backlog(postgres: PrivatePostgres, database: str, changes: int) -> None:
-    """Write changes that both slots have still to read: 40 % inserts, 50 % updates, 10 % deletes."""
-    for slot in (capture_slot(database), _baseline_slot(database)):
+    """Write changes that all slots have still to read: 40 % inserts, 50 % updates, 10 % deletes."""
+    for slot in (capture_slot(database), marked_slot(database), _baseline_slot(database)):
         postgres.psql(f"SELECT pg_create_logical_replication_slot('{slot}', 'wal2json')", database)
     for number in range(changes // _ROUND):
         for statement in _STATEMENTS:

@@ -17,9 +17,13 @@ from types import TracebackType
 from typing import Any, Literal, Self, get_args
 
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-amz-json-1.1\r\nContent-Length: %d\r\n\r\n"
-_RECORD = (
-    b'{"SequenceNumber":"49543463076570308322303623326179887152428262250726293522","ShardId":"shardId-0"}'
-)
+_FIRST_NUMBER = 49543463076570308322303623326179887152428262250726293522
+_MOST_RECORDS = 500
+_RECORDS = [
+    b'{"SequenceNumber":"%d","ShardId":"shardId-0"}' % (_FIRST_NUMBER + place)
+    for place in range(_MOST_RECORDS)
+]
+"""In one answer a shard's numbers ascend; nobody compares two answers."""
 _OTHER = b"{}"
 
 Keep = Literal["none", "first", "all"]
@@ -75,8 +79,10 @@ class _Connection(asyncio.Protocol):
 
     def _answer(self, head: bytes, body: bytes) -> bytes:
         if b"kinesis_20131202.putrecords" in head:
-            records = b",".join([_RECORD] * self._tally.count(body))
+            records = b",".join(_RECORDS[: self._tally.count(body)])
             answer = b'{"FailedRecordCount":0,"Records":[' + records + b"]}"
+        elif b"kinesis_20131202.putrecord" in head:
+            answer = _RECORDS[0]
         elif head.startswith(b"get /report"):
             answer = self._tally.report()
         else:

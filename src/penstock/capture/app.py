@@ -11,7 +11,8 @@ import structlog
 from penstock.abandonable import in_daemon_thread
 from penstock.capture.leadership import RELEASE_S, Leadership
 from penstock.capture.slot_memory import SlotMemory
-from penstock.kinesis.write.client import KinesisClient, RecordSink
+from penstock.kinesis.write.client import KinesisClient
+from penstock.kinesis.write.ports import CaptureSink
 from penstock.ops.server import OpsServer
 from penstock.postgres.slot.monitor import SlotMonitor
 from penstock.service.cycle import LeaderCycle
@@ -28,7 +29,7 @@ _log = structlog.get_logger()
 class CaptureApp:
     """The outer loop. Nothing but a signal ends it."""
 
-    def __init__(self, settings: CaptureSettings, *, sink: RecordSink) -> None:
+    def __init__(self, settings: CaptureSettings, *, sink: CaptureSink) -> None:
         self._settings = settings
         self._sink = sink
         self._health = Health()
@@ -116,6 +117,7 @@ async def capture(settings: CaptureSettings) -> None:
         endpoint_url=settings.kinesis.endpoint_url,
         connect_timeout_s=settings.request_timeouts.connect_s,
         read_timeout_s=settings.request_timeouts.read_s,
-        keys_matter=settings.partition_key.matters,
+        keys_matter=settings.keys_matter,
+        marks_stream=settings.kinesis.marks_stream,
     )
     await CaptureApp(settings, sink=sink).run()

@@ -37,7 +37,7 @@ class Gauges:
         """Take over the current state."""
         pipeline, tracker = self._pipeline, self._pipeline.tracker
         # What counts is what Postgres may be told: accepted records that are not noted are pending, too.
-        behind = pipeline.noted.is_behind
+        behind = pipeline.noted.is_behind or (pipeline.marker is not None and pipeline.marker.is_behind)
         self._health.note_frontier(
             pipeline.noted.frontier_lsn,
             tracker.pending_count + behind,

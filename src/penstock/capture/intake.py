@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from penstock.capture.ack import AckTracker
-from penstock.kinesis.write.event import ChangeEvent
+from penstock.kinesis.marked.prefix import MarkPrefix
+from penstock.kinesis.write.event import NO_OBJECT, ChangeEvent
 from penstock.kinesis.write.partition_key import KeyedRelation, PartitionKeys, UnknownRelation
-from penstock.model.change import Boundary, Change
+from penstock.model.change import Action, Boundary, Change
 from penstock.model.log_offset import OP_INFINITY
 from penstock.postgres.stream.walk import FrameWalk
 
@@ -21,8 +22,8 @@ class Batch(NamedTuple):
     """Index of the first frame that was not taken."""
     unknown: KeyedRelation | None = None
     """Ask the catalog for this relation before going on."""
-    oversize: ChangeEvent | None = None
-    """This event, already registered, is too large to be sent or held; it comes after `events`."""
+    unfit: ChangeEvent | None = None
+    """This event, already registered, can't be sent or held as it is; it comes after `events`."""
 
 
 class Totals:
@@ -37,8 +38,8 @@ class Totals:
 class Intake:
     """Takes what the walk over frames brings, in the order of the stream. Knows no socket and no clock.
 
-    It stops early where something has to happen first: an unknown relation, an event that is too large,
-    or a full window in the AckTracker.
+    It stops early where something has to happen first: an unknown relation, an event that is too large or
+    can't get the stream's prefix, or a full window in the AckTracker.
     """
 
     def __init__(
@@ -50,16 +51,19 @@ class Intake:
         publish_transactions: bool,
         max_event_bytes: int,
         window: int,
+        prefix: MarkPrefix | None = None,
     ) -> None:
+        """`prefix`: what goes before each payload in a marked stream."""
         self._walk = walk
         self._tracker = tracker
         self._keys = keys
         self._publish_transactions = publish_transactions
         self._max_event_bytes = max_event_bytes
         self._window = window
+        self._prefix = prefix
         self._events: list[ChangeEvent] = []
         self._unknown: KeyedRelation | None = None
-        self._oversize: ChangeEvent | None = None
+        self._unfit: ChangeEvent | None = None
         self._safe_lsn = walk.safe_lsn
         """What may be confirmed before the open transaction."""
         self.room = 0
@@ -74,11 +78,11 @@ class Intake:
 
     def take(self, frames: Sequence[memoryview], start: int, now: float) -> Batch:
         """Take frames from index `start` on, as many as possible."""
-        self._events, self._unknown, self._oversize = [], None, None
+        self._events, self._unknown, self._unfit = [], None, None
         self.room = self._window - self._tracker.pending_count
         self._now = now
         next_frame = self._walk.take(frames, start, self)
-        return Batch(self._events, next_frame, self._unknown, self._oversize)
+        return Batch(self._events, next_frame, self._unknown, self._unfit)
 
     def change(self, change: Change) -> bool:
         """Part of the walk: a change becomes an event; False if the catalog has to be asked first."""
@@ -88,7 +92,10 @@ class Intake:
             self._unknown = unknown.relation
             return False
         self.totals.changes += 1
-        self._add(change.payload, key, change.commit_lsn, change.op_offset, self._safe_lsn)
+        event = self._add(change.payload, key, change.commit_lsn, change.op_offset, self._safe_lsn)
+        if self._prefix is not None:
+            event.relation = self._walk.decoder.relation(change.payload)
+            event.truncates = change.action is Action.TRUNCATE
         return True
 
     def begin(self, begin: Boundary) -> None:
@@ -113,13 +120,18 @@ class Intake:
         key = self._keys.fallback(boundary.wal_start)
         self._add(boundary.payload, key, boundary.commit_lsn, op_offset, safe_lsn)
 
-    def _add(self, payload: bytes, key: str, commit_lsn: int, op_offset: int, safe_lsn: int) -> None:
+    def _add(self, payload: bytes, key: str, commit_lsn: int, op_offset: int, safe_lsn: int) -> ChangeEvent:
+        fault = None
+        if self._prefix is not None:
+            marked = self._prefix.put(payload, commit_lsn, op_offset)
+            payload, fault = (payload, NO_OBJECT) if marked is None else (marked, None)
         size = len(payload) + (len(key) if key.isascii() else len(key.encode()))
         self.totals.bytes += size
         ack_id = self._tracker.register(safe_lsn)
-        event = ChangeEvent(ack_id, payload, key, size, commit_lsn, op_offset, self._now)
+        event = ChangeEvent(ack_id, payload, key, size, commit_lsn, op_offset, self._now, fault)
         self.room -= 1
-        if size > self._max_event_bytes:
-            self._oversize, self.room = event, 0
+        if size > self._max_event_bytes or fault is not None:
+            self._unfit, self.room = event, 0
         else:
             self._events.append(event)
+        return event

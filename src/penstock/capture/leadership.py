@@ -16,7 +16,7 @@ from penstock.clock import awake_or_asleep
 from penstock.decoding.decoder import Decoder
 from penstock.decoding.plugins import decoder_for
 from penstock.errors import SlotInvalid
-from penstock.kinesis.write.client import RecordSink
+from penstock.kinesis.write.ports import CaptureSink
 from penstock.model.lsn import format_lsn
 from penstock.model.relation import Relation
 from penstock.postgres.catalog.key_catalog import Catalog
@@ -47,7 +47,7 @@ class Leadership:
         self,
         settings: CaptureSettings,
         *,
-        sink: RecordSink,
+        sink: CaptureSink,
         memory: SlotMemory,
         health: Health,
         metrics: CaptureMetrics,
@@ -178,6 +178,7 @@ class Leadership:
             line=stream,
             decoder=decoder,
             start_lsn=slot.start_lsn,
+            server=server,
             note=note,
             note_store=kept,
             sink=self._sink,
@@ -202,6 +203,8 @@ class Leadership:
             # A failure has hung up already. A leader that stops keeps the lock until its last request is
             # over: the next leader's records must not be overtaken by it.
             await pipeline.publisher.close(until=self._over_by)
+            if pipeline.marker is not None:
+                await pipeline.marker.close(until=self._over_by)
             self._line.hang_up()
 
     async def _run_together(
@@ -210,16 +213,19 @@ class Leadership:
         async def until_stopped() -> None:
             await self._stop.wait()
 
+        parts = {
+            "publisher": pipeline.publisher.run(),
+            "feedback": pipeline.feedback.run(),
+            "note": pipeline.noted.run(),
+            "watchdog": watchdog.watch(),
+            "guard": watchdog.guard(),
+            "gauges": gauges.run(),
+        }
+        if pipeline.marker is not None:
+            parts["marker"] = pipeline.marker.run()
         await self._line.run_together(
             pipeline.reader.run(),
-            {
-                "publisher": pipeline.publisher.run(),
-                "feedback": pipeline.feedback.run(),
-                "note": pipeline.noted.run(),
-                "watchdog": watchdog.watch(),
-                "guard": watchdog.guard(),
-                "gauges": gauges.run(),
-            },
+            parts,
             until=until_stopped(),
             drain=lambda reader: self._drain(pipeline, reader, freshness),
         )
@@ -243,14 +249,23 @@ class Leadership:
             await pipeline.publisher.finish(until=drained_by + LAST_WORDS_S / 2)
         if pipeline.tracker.pending_count:
             _log.warning("drain_incomplete", pending=pipeline.tracker.pending_count)
-        try:
-            async with asyncio.timeout((self._over_by - time.monotonic()) / 2):
-                await pipeline.noted.catch_up()
-        except TimeoutError:
-            _log.warning("slot_note_late", note="what was delivered last will come again")
+        await self._catch_up(pipeline)
         await self._line.last_word(
             lambda: pipeline.feedback.send(reply_requested=True),
             freshness,
             within_s=self._over_by - time.monotonic(),
         )
         _log.info("drained", confirmed_lsn=format_lsn(pipeline.feedback.confirmed_lsn))
+
+    async def _catch_up(self, pipeline: Pipeline) -> None:
+        """The last manifest, then the last note, in half of the time that is left."""
+        assert self._over_by is not None, "the drain has begun"
+        what = "manifest"
+        try:
+            async with asyncio.timeout((self._over_by - time.monotonic()) / 2):
+                if pipeline.marker is not None:
+                    await pipeline.marker.catch_up()
+                what = "slot_note"
+                await pipeline.noted.catch_up()
+        except TimeoutError:
+            _log.warning(f"{what}_late", note="what was delivered last will come again")

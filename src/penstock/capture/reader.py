@@ -28,7 +28,7 @@ class Reader:
         queue: InflightEventQueue,
         keys: PartitionKeys,
         key_indexes: Callable[[str, str], Awaitable[KeyIndexes]],
-        replace_oversize: Callable[[ChangeEvent], Awaitable[ChangeEvent]],
+        stand_in: Callable[[ChangeEvent], Awaitable[ChangeEvent]],
         answering: Answering,
         sink_room: Callable[[], Awaitable[None]],
     ) -> None:
@@ -37,7 +37,7 @@ class Reader:
         self._queue = queue
         self._keys = keys
         self._key_indexes = key_indexes
-        self._replace_oversize = replace_oversize
+        self._stand_in = stand_in
         self._answering = answering
         self._sink_room = sink_room
         self._room = asyncio.Event()
@@ -58,14 +58,14 @@ class Reader:
                 self._answering.after_take()
                 await self._hand_over(taken)
                 start = taken.next_frame
-                if start < len(frames) and taken.unknown is None and taken.oversize is None:
+                if start < len(frames) and taken.unknown is None and taken.unfit is None:
                     await self._wait_for_window()
 
     async def _hand_over(self, taken: Batch) -> None:
         if taken.events:
             await self._queue.put_many(taken.events)
-        if taken.oversize is not None:
-            await self._queue.put(await self._replace_oversize(taken.oversize))
+        if taken.unfit is not None:
+            await self._queue.put(await self._stand_in(taken.unfit))
         if taken.unknown is not None:
             await self._learn(taken.unknown)
 

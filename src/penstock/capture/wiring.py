@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import random
+import secrets
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, Protocol
@@ -14,21 +16,27 @@ from penstock.capture.noted_frontier import NotedFrontier
 from penstock.capture.queue import InflightEventQueue
 from penstock.capture.reader import Reader
 from penstock.decoding.decoder import Decoder
+from penstock.kinesis.marked.prefix import MarkPrefix
 from penstock.kinesis.write.backoff import full_jitter
 from penstock.kinesis.write.batcher import MicroBatcher
-from penstock.kinesis.write.client import RecordSink
+from penstock.kinesis.write.mark_pace import MarkPace
+from penstock.kinesis.write.marker import Marker
+from penstock.kinesis.write.marks import Marks, Signature
 from penstock.kinesis.write.partition_key import Fallback, PartitionKeys
 from penstock.kinesis.write.plan import PublishPlan
+from penstock.kinesis.write.ports import CaptureSink
 from penstock.kinesis.write.publisher import KinesisPublisher
-from penstock.kinesis.write.quarantine import open_quarantine
+from penstock.kinesis.write.quarantine_places import open_quarantine
 from penstock.kinesis.write.undeliverable import UndeliverablePolicy
 from penstock.model.key_indexes import KeyIndexes
+from penstock.model.stream_position import History
 from penstock.postgres.leader.answering import Answering
 from penstock.postgres.leader.freshness import Freshness
 from penstock.postgres.slot.note import NoteStore, SlotNote
 from penstock.postgres.stream.feedback import Feedback, StatusLine
 from penstock.postgres.stream.replication import FrameSource
 from penstock.postgres.stream.walk import FrameWalk
+from penstock.postgres.timeline import ServerIdentity
 from penstock.settings.services import CaptureSettings
 from penstock.settings.timings import Timings
 from penstock.status.capture_metrics import CaptureMetrics
@@ -52,9 +60,10 @@ class Pipeline:
         line: Line,
         decoder: Decoder,
         start_lsn: int,
+        server: ServerIdentity,
         note: SlotNote,
         note_store: NoteStore | None,
-        sink: RecordSink,
+        sink: CaptureSink,
         key_indexes: Callable[[str, str], Awaitable[KeyIndexes]],
         freshness: Freshness,
         health: Health,
@@ -72,6 +81,8 @@ class Pipeline:
             static=settings.partition_key.static_value or "",
         )
         self.walk = FrameWalk(decoder, confirmed_lsn=start_lsn)
+        history, by = History(server.timeline, server.switch_points), secrets.token_hex(6)
+        prefix = MarkPrefix(history, by) if settings.kinesis.marked_stream else None
         self.intake = Intake(
             walk=self.walk,
             tracker=self.tracker,
@@ -79,9 +90,24 @@ class Pipeline:
             publish_transactions=settings.wal2json.include_transactions,
             max_event_bytes=min(settings.kinesis.max_record_bytes, settings.inflight.max_bytes),
             window=settings.inflight.ack_window_max,
+            prefix=prefix,
         )
+        self.marker = None
+        if settings.kinesis.marked_stream:
+            self.marker = Marker(
+                marks=Marks(start_lsn),
+                signature=Signature(server.system_id, settings.replication.slot, by, history),
+                tracker=self.tracker,
+                sink=sink,
+                freshness=freshness,
+                health=health,
+                metrics=metrics,
+                pace=MarkPace(interval_s=settings.kinesis.mark_interval_ms / 1000, now=time.monotonic()),
+                backoff=jitter,
+                outage_limit_s=settings.leader.sink_outage_disconnect_s,
+            )
         self.noted = NotedFrontier(
-            self.tracker,
+            self.marker or self.tracker,
             store=note_store,
             note=note,
             accepted=lambda: self.tracker.drained_count,
@@ -96,9 +122,14 @@ class Pipeline:
         quarantine_url = settings.undeliverable.quarantine_url
         quarantining = settings.undeliverable.policy == "quarantine" and quarantine_url is not None
         undeliverable = UndeliverablePolicy(
-            store=open_quarantine(quarantine_url) if quarantining and quarantine_url else None,
+            store=(
+                open_quarantine(quarantine_url, settings.kinesis.region)
+                if quarantining and quarantine_url
+                else None
+            ),
             slot=settings.replication.slot,
             summary=decoder.summary,
+            prefix=prefix,
             health=health,
             metrics=metrics,
             backoff=jitter,
@@ -123,6 +154,7 @@ class Pipeline:
             metrics=metrics,
             max_requests=settings.kinesis.max_requests,
             outage_limit_s=settings.leader.sink_outage_disconnect_s,
+            on_accepted=None if self.marker is None else self.marker.accepted,
         )
         self.reader = Reader(
             source=line,
@@ -130,13 +162,16 @@ class Pipeline:
             queue=self.queue,
             keys=keys,
             key_indexes=key_indexes,
-            replace_oversize=undeliverable.oversize,
+            stand_in=undeliverable.stand_in,
             answering=Answering(self.walk, self.feedback, freshness),
             sink_room=self.publisher.room,
         )
         self.publisher.on_marked(self.feedback.send_if_moved)
         self.publisher.on_marked(self.reader.window_moved)
         self.publisher.on_marked(self.noted.moved)
+        if self.marker is not None:
+            self.marker.on_moved(self.feedback.send_if_moved)
+            self.marker.on_moved(self.noted.moved)
         _spare_the_collector()
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.demo import shop
+from penstock.demo.marked_stream import MarkedStream
 from penstock.demo.processes import Service
 from penstock.demo.proof import Proof, prove
 from penstock.demo.stage import Stage
 from penstock.demo.story import Story
+from penstock.demo.stream_reader import StreamBroken
 from penstock.demo.watch import Watch
 from penstock.demo.witness import Witness
 from penstock.demo.workload import Books
@@ -27,6 +29,7 @@ _SETTINGS: Final = {
     "KINESIS_STREAM": STREAM,
     "STANDBY_RETRY_INTERVAL_S": str(RETRY_S),
     "LEADER_TIMEOUT_S": "5",
+    "KINESIS_MARKED_STREAM": "true",
 }
 _RECORDS_METRIC: Final = "penstock_sink_records_total"
 
@@ -83,11 +86,11 @@ class CaptureAct:
     def prove(self, witness: Witness, books: Books) -> CaptureOutcome:
         """The stream against the witness, the tables and the writers' books."""
         with self._story.step("the proof: the stream against the witness and the tables"):
-            witnessed = witness.committed()
+            stream = MarkedStream(self._stage.kinesis.read_all(STREAM), SLOT)
             proof = prove(
-                committed=witnessed.changes,
-                transactions=witnessed.transactions,
-                stream=self._stage.kinesis.read_all(STREAM),
+                committed=witness.committed().transactions,
+                restored=_restored(stream),
+                stream=[replace(record, data=payload) for record, payload in stream.payloads()],
                 tables=witness.tables(),
                 keys=shop.KEYS,
                 claimed_changes=books.changes,
@@ -115,3 +118,11 @@ class CaptureAct:
         return self._watch.wait(
             lambda: next(filter(streaming, self._captures), None), "nobody led", self._captures[-1]
         )
+
+
+def _restored(stream: MarkedStream) -> list[list[bytes]]:
+    """What a reader of the manifests sees; as far as it comes, if they don't fit together."""
+    found: list[list[bytes]] = []
+    with suppress(StreamBroken):
+        found += stream.transactions()
+    return found

@@ -6,7 +6,9 @@
    is `disordered`.
 4. Folding the stream, the last record of each row wins, gives exactly the tables; otherwise a row is
    `differing`.
-5. The witness's count of committed changes and transactions is the one that the writers kept themselves;
+5. A reader that goes by the stream's manifests restores exactly the transactions that were committed, each
+   whole and once, in order; otherwise something is `torn`.
+6. The witness's count of committed changes and transactions is the one that the writers kept themselves;
    otherwise something is `unwitnessed`: a witness that misses changes would prove nothing.
 """
 
@@ -77,16 +79,17 @@ class Proof:
     invented: tuple[str, ...] = ()
     disordered: tuple[str, ...] = ()
     differing: tuple[str, ...] = ()
+    torn: tuple[str, ...] = ()
     unwitnessed: tuple[str, ...] = ()
 
     @property
     def holds(self) -> bool:
         """Whether nothing is wrong."""
-        return not (self.missing or self.invented or self.disordered or self.differing or self.unwitnessed)
+        return not any(True for _ in self.findings())
 
     def findings(self) -> Iterator[str]:
         """A line for each thing that is wrong."""
-        for kind in ("missing", "invented", "disordered", "differing", "unwitnessed"):
+        for kind in ("missing", "invented", "disordered", "differing", "torn", "unwitnessed"):
             for name in getattr(self, kind):
                 yield f"{kind}: {name}"
 
@@ -102,21 +105,24 @@ def read_change(payload: bytes, keys: Mapping[str, Sequence[str]]) -> Change:
 
 def prove(
     *,
-    committed: Sequence[bytes],
-    transactions: int,
+    committed: Sequence[Sequence[bytes]],
+    restored: Sequence[Sequence[bytes]],
     stream: Sequence[Record],
     tables: Mapping[RowKey, Row],
     keys: Mapping[str, Sequence[str]],
     claimed_changes: int,
     claimed_transactions: int,
 ) -> Proof:
-    """Compare. `committed` and `transactions` are the witness's, `claimed_*` are the writers'."""
-    changes = {payload: read_change(payload, keys) for payload in committed}
-    wanted, held = Counter(committed), Counter(record.data for record in stream)
+    """Compare. `committed` are the witness's transactions, `restored` those of a reader of the stream's
+    manifests, `claimed_*` are the writers'.
+    """
+    payloads = [payload for transaction in committed for payload in transaction]
+    changes = {payload: read_change(payload, keys) for payload in payloads}
+    wanted, held = Counter(payloads), Counter(record.data for record in stream)
     invented = [record.data for record in stream if record.data not in changes]
     return Proof(
-        transactions=transactions,
-        committed=len(committed),
+        transactions=len(committed),
+        committed=len(payloads),
         published=len(stream),
         duplicate=len(stream) - (wanted & held).total() - len(invented),
         rows=len(tables),
@@ -124,9 +130,10 @@ def prove(
         invented=tuple(_excerpt(payload) for payload in invented),
         disordered=tuple(_disordered(changes, stream)),
         differing=tuple(_differing(fold(changes, stream), tables)),
+        torn=tuple(_torn(changes, committed, restored)),
         unwitnessed=tuple(
-            _unwitnessed(len(committed), claimed_changes, "changes")
-            + _unwitnessed(transactions, claimed_transactions, "transactions")
+            _unwitnessed(len(payloads), claimed_changes, "changes")
+            + _unwitnessed(len(committed), claimed_transactions, "transactions")
         ),
     )
 
@@ -161,6 +168,20 @@ def _differing(folded: Mapping[RowKey, Row], tables: Mapping[RowKey, Row]) -> It
     for key in tables.keys() & folded.keys():
         if tables[key] != folded[key]:
             yield f"{key} has other values in the stream than in the table"
+
+
+def _torn(
+    changes: Mapping[bytes, Change],
+    committed: Sequence[Sequence[bytes]],
+    restored: Sequence[Sequence[bytes]],
+) -> Iterator[str]:
+    wanted, found = Counter(map(tuple, committed)), Counter(map(tuple, restored))
+    for transaction in (wanted - found).elements():
+        yield f"the transaction that begins with {changes[transaction[0]]} is not restored whole"
+    for transaction in (found - wanted).elements():
+        yield f"a transaction of {len(transaction)} changes was restored that was not committed so"
+    if wanted == found and list(map(tuple, committed)) != list(map(tuple, restored)):
+        yield "transactions are restored in another order than they were committed"
 
 
 def _unwitnessed(witnessed: int, claimed: int, what: str) -> list[str]:

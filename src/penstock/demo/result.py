@@ -64,6 +64,7 @@ def _stream_lines(outcome: CaptureOutcome) -> list[Line]:
         ),
         fault("disordered", proof.disordered, "rows whose last records are out of order"),
         fault("differing", proof.differing, f"rows, of {proof.rows:,}: the stream, folded, is not the table"),
+        fault("torn", proof.torn, "transactions not restored whole, once and in order by the manifests"),
         fault("unwitnessed", proof.unwitnessed, "the writers' own books against the witness's"),
         Line(
             "takeover",

@@ -29,9 +29,8 @@ SELECT data FROM pg_logical_slot_peek_changes(%s, NULL, NULL,
 class Witnessed(NamedTuple):
     """What the slot has seen, in commit order."""
 
-    changes: list[bytes]
-    transactions: int
-    """Those with at least one change: Postgres has transactions of its own."""
+    transactions: list[list[bytes]]
+    """The changes of each that has at least one: Postgres has transactions of its own."""
 
 
 class Witness:
@@ -46,16 +45,13 @@ class Witness:
         """Every change since then. Nothing is consumed: it can be asked again."""
         with self._connect() as connection:
             frames = [data.encode() for (data,) in connection.execute(_PEEK, [SLOT])]
-        changes: list[bytes] = []
-        transactions = changes_before = 0
+        transactions: list[list[bytes]] = []
         for frame in frames:
             if frame.startswith(b'{"action":"B"'):
-                changes_before = len(changes)
-            elif frame.startswith(b'{"action":"C"'):
-                transactions += len(changes) > changes_before
-            else:
-                changes.append(frame)
-        return Witnessed(changes, transactions)
+                transactions.append([])
+            elif not frame.startswith(b'{"action":"C"'):
+                transactions[-1].append(frame)
+        return Witnessed([changes for changes in transactions if changes])
 
     def tables(self) -> dict[RowKey, Row]:
         """Every row that the shop's tables hold now, its values as Postgres writes them."""

@@ -12,7 +12,10 @@ from penstock.finding import Finding
 from penstock.kinesis.aws.credentials import NO_CREDENTIALS
 from penstock.kinesis.aws.outcome import Failed
 from penstock.kinesis.write.client import KEYS_IGNORED, KinesisClient, ignores_keys
+from penstock.kinesis.write.quarantine import QuarantineError
+from penstock.kinesis.write.s3_quarantine import S3Quarantine
 from penstock.settings.kinesis import KinesisSettings
+from penstock.settings.rules import bucket_of, directory_of
 
 ANSWER_S: Final = 5.0
 
@@ -106,8 +109,29 @@ def judge_stream(
     return Finding.ok("stream", found, "only the first record shows whether this role may write to it")
 
 
-def check_quarantine(directory: Path) -> Finding:
-    """Whether payloads could be stored: tries a file without a name there, or in the nearest parent."""
+def check_quarantine(url: str, region: str) -> Finding:
+    """Whether payloads could be stored."""
+    bucket = bucket_of(url)
+    return _check_directory(directory_of(url)) if bucket is None else _check_bucket(*bucket, region)
+
+
+def _check_bucket(bucket: str, prefix: str, region: str) -> Finding:
+    """Only asks whether it is there: nothing is written."""
+    try:
+        S3Quarantine(bucket, prefix, region).look()
+    except QuarantineError as error:
+        return Finding.fail(
+            "quarantine", str(error), "correct QUARANTINE_URL, or allow s3:ListBucket on the bucket"
+        )
+    return Finding.ok(
+        "quarantine",
+        f"s3://{bucket} is there",
+        "only the first payload shows whether this role may write to it (s3:PutObject, s3:GetObject)",
+    )
+
+
+def _check_directory(directory: Path) -> Finding:
+    """Tries a file without a name there, or in the nearest parent."""
     try:
         existing = next(place for place in (directory, *directory.parents) if place.exists())
         with tempfile.TemporaryFile(dir=existing) as file:

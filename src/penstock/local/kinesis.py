@@ -152,11 +152,13 @@ class LocalKinesis:
         iterator = self.client.get_shard_iterator(
             StreamName=stream, ShardId=shard, ShardIteratorType="TRIM_HORIZON"
         )["ShardIterator"]
-        # MillisBehindLatest can't be trusted in an emulator, but here an empty page means the end.
-        while page := (answer := self.client.get_records(ShardIterator=iterator, Limit=10_000))["Records"]:
-            iterator = answer["NextShardIterator"]
-            for record in page:
+        # MillisBehindLatest can't be trusted in an emulator, but here an empty page means the end. A closed
+        # shard says so itself.
+        while iterator is not None:
+            answer = self.client.get_records(ShardIterator=iterator, Limit=10_000)
+            for record in answer["Records"]:
                 yield StoredRecord(shard, record["SequenceNumber"], record["PartitionKey"], record["Data"])
+            iterator = answer.get("NextShardIterator") if answer["Records"] else None
 
     def _status(self, stream: str) -> str:
         summary = self.client.describe_stream_summary(StreamName=stream)

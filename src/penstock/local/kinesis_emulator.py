@@ -1,10 +1,11 @@
 """The process behind LocalKinesis: moto's Kinesis, made safe and quick enough to load.
 
-moto keeps the streams and answers every call but PutRecords and GetRecords. Those are answered here, on
-moto's own shards, because moto
+moto keeps the streams and answers every call but those that put and get records, split and merge shards.
+These are answered here, on moto's own shards, because moto
 - loses records when two requests write to one shard at once: both take the same sequence number,
 - walks over all records of a shard for each record put, and spends milliseconds on each page read,
-- goes on writing to shards that were closed by a split or a merge,
+- goes on writing to shards that were closed by a split or a merge, moves their records to the new ones, and
+  lets readers of a closed shard wait for ever,
 - still refuses requests over 5 MiB, where Kinesis now takes 10.
 
 One event loop serves all connections, so that no two writes meet, and keeps them alive as Kinesis does.
@@ -17,6 +18,9 @@ import base64
 import hashlib
 import sys
 import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -34,8 +38,7 @@ MAX_REQUEST_BYTES = 10 * 1024 * 1024
 MAX_REQUEST_RECORDS = 500
 MAX_PAGE_RECORDS = 10_000
 
-_PUT_RECORDS = "Kinesis_20131202.PutRecords"
-_GET_RECORDS = "Kinesis_20131202.GetRecords"
+_TARGET = "Kinesis_20131202."
 _JSON = "application/x-amz-json-1.1"
 
 
@@ -45,11 +48,18 @@ class _Invalid(JsonRESTError):
 
 
 class Emulator:
-    """Answers Kinesis' JSON calls: PutRecords and GetRecords itself, all else through moto."""
+    """Answers Kinesis' JSON calls: those about records and resharding itself, all else through moto."""
 
     def __init__(self, max_record_bytes: int) -> None:
         self._max_record_bytes = max_record_bytes
         self._moto = Client(DomainDispatcherApplication(create_backend_app))
+        self._own: dict[str, Callable[[KinesisBackend, dict[str, Any]], dict[str, Any]]] = {
+            f"{_TARGET}PutRecords": self._put_records,
+            f"{_TARGET}PutRecord": self._put_record,
+            f"{_TARGET}GetRecords": _get_records,
+            f"{_TARGET}SplitShard": _split_shard,
+            f"{_TARGET}MergeShards": _merge_shards,
+        }
 
     async def handle(self, request: web.BaseRequest) -> web.Response:
         """Answer one request."""
@@ -57,10 +67,9 @@ class Emulator:
             body = await request.content.read()
         except ConnectionError:
             return web.Response(status=400)  # a client that was killed in mid-request hears no answer anyway
-        backend, target = _backend(request), request.headers.get("X-Amz-Target")
-        if backend is None or target not in (_PUT_RECORDS, _GET_RECORDS):
+        backend, serve = _backend(request), self._own.get(request.headers.get("X-Amz-Target", ""))
+        if backend is None or serve is None:
             return self._ask_moto(request, body)
-        serve = self._put_records if target == _PUT_RECORDS else _get_records
         try:
             content = msgspec.json.encode(serve(backend, msgspec.json.decode(body)))
         except JsonRESTError as refusal:
@@ -73,8 +82,12 @@ class Emulator:
         )
         return web.Response(status=answer.status_code, body=answer.get_data(), content_type=_JSON)
 
+    def _put_record(self, backend: KinesisBackend, request: dict[str, Any]) -> dict[str, Any]:
+        placed: dict[str, Any] = self._put_records(backend, {**request, "Records": [request]})["Records"][0]
+        return placed
+
     def _put_records(self, backend: KinesisBackend, request: dict[str, Any]) -> dict[str, Any]:
-        stream = backend.describe_stream(request.get("StreamARN"), request.get("StreamName"))
+        stream = _stream(backend, request)
         records = request["Records"]
         self._check_sizes(records)
         arrived = time.time()
@@ -100,6 +113,42 @@ class Emulator:
                     f"Value at 'records.{place}.member.data' failed to satisfy constraint: Member must have "
                     f"length less than or equal to {self._max_record_bytes}"
                 )
+
+
+def _stream(backend: KinesisBackend, request: dict[str, Any]) -> Stream:
+    return backend.describe_stream(request.get("StreamARN"), request.get("StreamName"))
+
+
+def _split_shard(backend: KinesisBackend, request: dict[str, Any]) -> dict[str, Any]:
+    with _kept_in_place(_stream(backend, request), request["ShardToSplit"]):
+        backend.split_shard(
+            request.get("StreamARN", ""),
+            request.get("StreamName", ""),
+            request["ShardToSplit"],
+            request["NewStartingHashKey"],
+        )
+    return {}
+
+
+def _merge_shards(backend: KinesisBackend, request: dict[str, Any]) -> dict[str, Any]:
+    merged = request["ShardToMerge"], request["AdjacentShardToMerge"]
+    with _kept_in_place(_stream(backend, request), *merged):
+        backend.merge_shards(request.get("StreamARN", ""), request.get("StreamName", ""), *merged)
+    return {}
+
+
+@contextmanager
+def _kept_in_place(stream: Stream, *shard_ids: str) -> Iterator[None]:
+    """What was written before stays where it is: moto finds nothing to move."""
+    shards = [stream.shards[shard_id] for shard_id in shard_ids if shard_id in stream.shards]
+    held = [shard.records for shard in shards]
+    for shard in shards:
+        shard.records = OrderedDict()
+    try:
+        yield
+    finally:
+        for shard, records in zip(shards, held, strict=True):
+            shard.records = records
 
 
 def _shard_for(stream: Stream, record: dict[str, Any]) -> Shard:
@@ -132,7 +181,7 @@ def _get_records(backend: KinesisBackend, request: dict[str, Any]) -> dict[str, 
     last = max(int(after), min(held, int(after) + request.get("Limit", MAX_PAGE_RECORDS)))
     page = [shard.records[number] for number in range(int(after) + 1, last + 1)]
     behind_s = shard.records[held].created_at - page[-1].created_at if page else 0.0
-    return {
+    answer: dict[str, Any] = {
         "Records": [
             {
                 "Data": record.data,
@@ -142,9 +191,11 @@ def _get_records(backend: KinesisBackend, request: dict[str, Any]) -> dict[str, 
             }
             for record in page
         ],
-        "NextShardIterator": compose_shard_iterator(stream_name, shard, last),
         "MillisBehindLatest": int(behind_s * 1000),
     }
+    if shard.is_open or last < held:
+        answer["NextShardIterator"] = compose_shard_iterator(stream_name, shard, last)
+    return answer
 
 
 def _backend(request: web.BaseRequest) -> KinesisBackend | None:

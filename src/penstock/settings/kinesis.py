@@ -13,6 +13,7 @@ from penstock.settings.kinds import (
     Count,
     DirectoryUrl,
     Duration,
+    Flag,
     Group,
     HttpUrl,
     KeyFallback,
@@ -22,7 +23,7 @@ from penstock.settings.kinds import (
     Stream,
     UndeliverablePolicy,
 )
-from penstock.settings.rules import directory_of, text, whole_number
+from penstock.settings.rules import bucket_of, directory_of, text, whole_number
 
 
 class RequestTimeouts(NamedTuple):
@@ -54,18 +55,27 @@ class KinesisSettings(Group):
         default=4, validation_alias="KINESIS_MAX_REQUESTS"
     )
     """PutRecords requests under way at once."""
+    marked_stream: Flag = Field(default=False, validation_alias="KINESIS_MARKED_STREAM")
+    """Whether records carry positions, and manifests say where whole transactions are."""
+    marks_stream: Stream | None = Field(default=None, validation_alias="KINESIS_MARKS_STREAM")
+    """Where manifests go; None: to the stream itself."""
+    mark_interval_ms: Annotated[int, whole_number(1, 60_000)] = Field(
+        default=100, validation_alias="KINESIS_MARK_INTERVAL_MS"
+    )
     connect_timeout_s: Duration | None = Field(default=None, validation_alias="KINESIS_CONNECT_TIMEOUT_S")
     """None: a share of LEADER_TIMEOUT_S, as with the next."""
     read_timeout_s: Duration | None = Field(default=None, validation_alias="KINESIS_READ_TIMEOUT_S")
 
     @model_validator(mode="after")
     def _stream_is_in_the_region(self) -> Self:
-        arn = STREAM_ARN.fullmatch(self.stream)
-        if arn is not None and arn[1] != self.region:
-            raise ValueError(
-                f"KINESIS_STREAM={self.stream!r}: is in {arn[1]}, and AWS_REGION is {self.region!r};"
-                " both must name the same region"
-            )
+        streams = {"KINESIS_STREAM": self.stream, "KINESIS_MARKS_STREAM": self.marks_stream}
+        for variable, stream in streams.items():
+            arn = None if stream is None else STREAM_ARN.fullmatch(stream)
+            if arn is not None and arn[1] != self.region:
+                raise ValueError(
+                    f"{variable}={stream!r}: is in {arn[1]}, and AWS_REGION is {self.region!r};"
+                    " both must name the same region"
+                )
         return self
 
     @property
@@ -118,11 +128,13 @@ class UndeliverableSettings(Group):
     def _quarantine_has_a_place(self) -> Self:
         if self.policy == "quarantine" and self.quarantine_url is None:
             raise ValueError(
-                "QUARANTINE_URL is not set: UNDELIVERABLE_POLICY=quarantine needs it (file:///absolute/dir)"
+                "QUARANTINE_URL is not set: UNDELIVERABLE_POLICY=quarantine needs it (file:///absolute/dir"
+                " or s3://bucket/prefix)"
             )
         return self
 
     @property
     def quarantine_dir(self) -> Path | None:
-        """The directory of QUARANTINE_URL."""
-        return None if self.quarantine_url is None else directory_of(self.quarantine_url)
+        """The directory of QUARANTINE_URL, if it is one."""
+        url = self.quarantine_url
+        return None if url is None or bucket_of(url) is not None else directory_of(url)

@@ -19,7 +19,8 @@ _TRUE = frozenset({"true", "1", "yes", "on"})
 _FALSE = frozenset({"false", "0", "no", "off"})
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,30}")
 _DECIMAL_NUMBER = re.compile(r"[+-]?[0-9]{1,30}(\.[0-9]{1,30})?")
-_DIRECTORY_RULE = "must be file:///absolute/dir"
+_DIRECTORY_RULE = "must be file:///absolute/dir or s3://bucket/prefix"
+_BUCKET_URL = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/([A-Za-z0-9!_.*'()/-]*))?")
 _HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 
 
@@ -138,17 +139,22 @@ def http_url() -> BeforeValidator:
 
 
 def directory_url() -> BeforeValidator:
-    """A directory, as `file:///absolute/dir`."""
+    """A directory, as `file:///absolute/dir`, or a part of a bucket."""
 
     def parse(value: object) -> str:
-        if isinstance(value, str) and value.startswith("s3://"):
-            raise ValueError(f"{_DIRECTORY_RULE}; s3:// follows in a later version")
         if not isinstance(value, str):
             raise ValueError(_DIRECTORY_RULE)
-        directory_of(value)
+        if bucket_of(value) is None:
+            directory_of(value)
         return value
 
     return BeforeValidator(parse)
+
+
+def bucket_of(url: str) -> tuple[str, str] | None:
+    """Bucket and prefix of `s3://bucket/prefix`; None for any other URL."""
+    found = _BUCKET_URL.fullmatch(url)
+    return None if found is None else (found[1], (found[2] or "").strip("/"))
 
 
 def directory_of(url: str) -> Path:

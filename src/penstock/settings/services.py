@@ -45,6 +45,12 @@ class CaptureSettings(Group):
         return self
 
     @model_validator(mode="after")
+    def _a_marked_stream_has_positions(self) -> Self:
+        if self.kinesis.marked_stream and not self.wal2json.include_lsn:
+            raise ValueError("WAL2JSON_INCLUDE_LSN='false': must be true while KINESIS_MARKED_STREAM is true")
+        return self
+
+    @model_validator(mode="after")
     def _requests_end_before_leadership(self) -> Self:
         """A request that left while the line was fresh must be over before another can lead."""
         timings = Timings.of(self.leader.timeout_s)
@@ -73,12 +79,22 @@ class CaptureSettings(Group):
             timings.answer_s if read_s is None else read_s,
         )
 
+    @property
+    def keys_matter(self) -> bool:
+        """Whether the stream must go by partition keys: readers of manifests rely on it, too."""
+        return self.partition_key.matters or self.kinesis.marked_stream
+
     def warnings(self) -> list[str]:
         """A sentence for each value that is legal and doubtful."""
         found = []
         if not self.wal2json.include_lsn:
             found.append(
                 "WAL2JSON_INCLUDE_LSN=false: no position in the stream, so readers can't drop repeats"
+            )
+        if self.kinesis.marks_stream is not None and not self.kinesis.marked_stream:
+            found.append(
+                f"KINESIS_MARKS_STREAM={self.kinesis.marks_stream} has no use:"
+                " KINESIS_MARKED_STREAM isn't true, so there are no manifests"
             )
         if self.inflight.max_bytes < self.kinesis.max_record_bytes:
             found.append(

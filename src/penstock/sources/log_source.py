@@ -43,7 +43,7 @@ RELATION: Final = "_penstock_relation"
 _PLUGIN: Final = "wal2json"
 """Whose frames a log has, unless the query says otherwise: the files don't tell."""
 _OPTIONS: Final = ("path", "table", "run", "after", "up_to", "plugin")
-_COMMA_OUTSIDE_QUOTES: Final = re.compile(r',(?=(?:[^"]*"[^"]*")*[^"]*$)')
+COMMA_OUTSIDE_QUOTES: Final = re.compile(r',(?=(?:[^"]*"[^"]*")*[^"]*$)')
 _BATCH_ROWS: Final = 10_000
 _BATCH_BYTES: Final = 4 << 20
 
@@ -75,7 +75,7 @@ class LogQuery:
             raise LogQueryError('no directory: say .load("<the log\'s directory>")')
         return cls(
             Path(options["path"]),
-            tuple(map(_table, _COMMA_OUTSIDE_QUOTES.split(options.get("table", "")))),
+            tuple(map(_table, COMMA_OUTSIDE_QUOTES.split(options.get("table", "")))),
             options.get("run"),
             _end_of_transaction(options, "after"),
             _end_of_transaction(options, "up_to"),
@@ -271,9 +271,7 @@ class ChangesSource(DataSource):
     def schema(self) -> StructType:
         """The columns. Spark keeps this object, so what was found here is what will be read."""
         self._found = look(self._query)
-        schema = self._found.decoder(self._found.plan[0].relations[0][1]).schema
-        own = [pa.field(LSN, pa.string()), pa.field(RELATION, pa.string())]
-        return from_arrow_schema(pa.schema([*list(schema)[:2], *own, *list(schema)[2:]]))
+        return row_schema(self._found.decoder(self._found.plan[0].relations[0][1]))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader of what `schema` found."""
@@ -305,7 +303,7 @@ class ChangesReader(DataSourceReader):
                     if mine.num_rows:
                         _, tx_offsets, op_offsets, payloads = (column.to_pylist() for column in mine.columns)
                         changes = decoder.decode(zip(tx_offsets, op_offsets, strict=True), payloads)
-                        yield _with_names(relation, changes, schema)
+                        yield with_names(relation, changes, schema)
         except SegmentUnreadable as error:
             if Path(part.path).exists():
                 raise
@@ -327,7 +325,14 @@ def _bounded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(waiting)
 
 
-def _with_names(relation: Relation, changes: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def row_schema(decoder: ChangeDecoder) -> StructType:
+    """The decoder's columns, with the LSN and the relation for people."""
+    own = [pa.field(LSN, pa.string()), pa.field(RELATION, pa.string())]
+    fields = list(decoder.schema)
+    return from_arrow_schema(pa.schema([*fields[:2], *own, *fields[2:]]))
+
+
+def with_names(relation: Relation, changes: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """The decoder's batch, with the LSN and the relation for people, in the types that Spark wants."""
     tx_offsets = changes.column(0).dictionary_encode()
     lsns = pa.array(map(format_lsn, tx_offsets.dictionary.to_pylist()), pa.string()).take(tx_offsets.indices)

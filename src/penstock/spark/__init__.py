@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Make `spark.read.format("penstock")` known to this session (docs/log.md)."""
-    from penstock.sources.log_source import ChangesSource
+    """Make `format("penstock")` known to this session (docs/log.md, docs/spark.md)."""
+    from penstock.sources.penstock_source import PenstockSource
 
-    spark.dataSource.register(ChangesSource)
+    spark.dataSource.register(PenstockSource)

@@ -47,6 +47,9 @@ class CaptureMetrics(ServiceMetrics):
         """As `sink_records`."""
         self.record_bytes = counter("sink_bytes", "bytes accepted by Kinesis")
         self.record_errors = counter("sink_record_errors", "records that Kinesis failed", ["code"])
+        self.out_of_order = counter(
+            "sink_out_of_order", "requests whose records Kinesis took in another order; these are sent again"
+        )
         self.request_errors = counter("sink_request_errors", "requests that failed as a whole", ["code"])
         self.put_records_seconds = histogram("sink_put_records_seconds", "duration of PutRecords")
         self.batch_wait_seconds = histogram(
@@ -57,6 +60,8 @@ class CaptureMetrics(ServiceMetrics):
         self.read_to_accepted_seconds = histogram(
             "read_to_accepted_seconds", "from the socket to accepted, the oldest record of each request"
         )
+        self.manifests = counter("manifests", "manifests of a marked stream that Kinesis has accepted")
+        self.manifest_errors = counter("manifest_errors", "manifests that failed", ["code"])
         self.blocked = counter("undeliverable_blocked", "records that can't be delivered and block")
         self.quarantined = counter("undeliverable_quarantined", "records stored in quarantine")
 

@@ -42,6 +42,8 @@ class Fault(StrEnum):
     """The destination doesn't answer a probe; set and cleared by the capture app."""
     STREAM = "stream"
     """The stream refuses what a leader sends; cleared by an accepted record, or when another leads."""
+    MARKS = "marks"
+    """Manifests are refused; cleared by an accepted one, or when another leads."""
     SLOT = "slot"
     """The slot is lost, or nobody reads it though somebody holds its lock."""
     DROPPED = "dropped"
@@ -108,6 +110,7 @@ class Health:
         self._doubt = None
         self.clear_leadership_faults()
         self.clear_fault(Fault.STREAM)
+        self.clear_fault(Fault.MARKS)
 
     def doubt(self, sentence: str, *, longest_s: float) -> None:
         """Leaderships end one after the other; the longest of them lasted `longest_s`.

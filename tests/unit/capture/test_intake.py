@@ -12,11 +12,14 @@ from penstock.capture.ack import AckTracker
 from penstock.capture.intake import Batch, Intake
 from penstock.decoding.wal2json import Wal2Json
 from penstock.errors import ProtocolViolation
-from penstock.kinesis.write.event import ChangeEvent
+from penstock.kinesis.marked.prefix import PREFIX_BYTES, MarkPrefix, unmarked
+from penstock.kinesis.write.event import NO_OBJECT, ChangeEvent
 from penstock.kinesis.write.partition_key import Fallback, KeyedRelation, PartitionKeys
 from penstock.model.key_indexes import KeyIndexes
 from penstock.model.log_offset import OP_INFINITY, LogOffset
 from penstock.model.lsn import format_lsn
+from penstock.model.relation import Relation
+from penstock.model.stream_position import History
 from penstock.postgres.stream.walk import FrameWalk
 
 NOW = 77.0
@@ -35,7 +38,12 @@ class Parts(NamedTuple):
 
 
 def parts(
-    *, start_lsn: int = 10, publish_transactions: bool = False, max_bytes: int = 10_000, window: int = 100
+    *,
+    start_lsn: int = 10,
+    publish_transactions: bool = False,
+    max_bytes: int = 10_000,
+    window: int = 100,
+    prefix: MarkPrefix | None = None,
 ) -> Parts:
     tracker = AckTracker(initial_lsn=start_lsn)
     keys = PartitionKeys(Wal2Json(), by_primary_key=True, fallback=Fallback.LSN)
@@ -48,6 +56,7 @@ def parts(
         publish_transactions=publish_transactions,
         max_event_bytes=max_bytes,
         window=window,
+        prefix=prefix,
     )
     return Parts(intake, walk, tracker, keys)
 
@@ -276,9 +285,56 @@ def test_an_event_that_is_too_large_is_registered_in_its_place_and_handed_out_al
     first = some.intake.take(views, 0, NOW)
 
     assert offsets(first.events) == [LogOffset(100, 0)], "as large as the limit is not too large"
-    assert first.oversize is not None
-    assert (first.oversize.offset, first.oversize.ack_id, first.next_frame) == (LogOffset(100, 2), 2, 3)
+    assert first.unfit is not None
+    assert (first.unfit.offset, first.unfit.ack_id, first.next_frame) == (LogOffset(100, 2), 2, 3)
     assert offsets(some.intake.take(views, 3, NOW).events) == [LogOffset(100, 4)]
+
+
+MARK = MarkPrefix(History(1, {}), "0123456789ab")
+
+
+def test_in_a_marked_stream_each_event_has_its_prefix_its_table_and_its_size() -> None:
+    some = parts(prefix=MARK, publish_transactions=True)
+    truncate = xlogdata(b'{"action":"T","schema":"public","table":"t"}')
+
+    taken = some.take(
+        boundary("B", 100, 110), xlogdata(row(7)), truncate, boundary("C", 100, 110), keepalive(120)
+    )
+
+    assert [event.payload[8:46] for event in taken.events] == [
+        b"00000001.0000000000000064.000000000000",
+        b"00000001.0000000000000064.000000000001",
+        b"00000001.0000000000000064.000000000003",
+        b"00000001.0000000000000064.FFFFFFFFFFFF",
+    ]
+    table = Relation("public", "t")
+    assert [event.relation for event in taken.events] == [None, table, table, None]
+    assert [event.truncates for event in taken.events] == [False, False, True, False]
+    assert all(
+        event.record_size_bytes == len(event.payload) + len(event.partition_key) for event in taken.events
+    )
+    assert unmarked(taken.events[1].payload) == row(7)
+    assert taken.events[1].partition_key == "public.t/7"
+
+
+def test_the_prefix_counts_in_what_is_too_large() -> None:
+    some = parts(prefix=MARK, max_bytes=len(row(7)) + len("public.t/7") + PREFIX_BYTES - 2)
+    taken = some.take(*transaction(100, 110, 7))
+    assert taken.events == []
+    assert taken.unfit is not None
+    assert taken.unfit.fault is None
+
+
+def test_what_is_no_object_is_unfit_for_a_marked_stream() -> None:
+    """A type name with quotes in it makes wal2json's JSON invalid."""
+    some = parts(prefix=MARK)
+    broken = row(7)[:-1]
+
+    taken = some.take(boundary("B", 100, 110), xlogdata(broken), xlogdata(row(8)))
+
+    assert taken.events == []
+    assert taken.unfit is not None
+    assert (taken.unfit.payload, taken.unfit.fault, taken.next_frame) == (broken, NO_OBJECT, 2)
 
 
 def test_a_full_window_stops_reading_until_it_moves() -> None:

@@ -61,7 +61,7 @@ async def test_it_reads_nothing_while_the_sink_has_no_room() -> None:
         queue=InflightEventQueue(max_messages=10, max_bytes=1_000),
         keys=keys,
         key_indexes=no_indexes,
-        replace_oversize=same,
+        stand_in=same,
         answering=Answering(
             walk,
             Feedback(line=line, tracker=tracker, received_lsn=lambda: 0, heartbeat_s=1.0),

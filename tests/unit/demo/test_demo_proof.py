@@ -39,7 +39,8 @@ PAID = payload("U", "orders", "0/A2", id=1, status="paid")
 SENT = payload("U", "orders", "0/A3", id=1, status="sent")
 OTHER = payload("I", "orders", "0/B1", id=2, status="open")
 GONE = payload("D", "orders", "0/B2", id=2)
-COMMITTED = [NEW, OTHER, PAID, GONE, SENT]
+TRANSACTIONS = [[NEW, OTHER], [PAID, GONE], [SENT]]
+COMMITTED = [payload for transaction in TRANSACTIONS for payload in transaction]
 ROW = RowKey("orders", ("1",))
 TABLES: dict[RowKey, Row] = {ROW: {"id": "1", "status": "sent"}}
 
@@ -47,8 +48,8 @@ TABLES: dict[RowKey, Row] = {ROW: {"id": "1", "status": "sent"}}
 def judge(stream: Sequence[bytes | Record], **over: Any) -> Proof:
     records = [Record(record) if isinstance(record, bytes) else record for record in stream]
     given: dict[str, Any] = {
-        "committed": COMMITTED,
-        "transactions": 3,
+        "committed": TRANSACTIONS,
+        "restored": TRANSACTIONS,
         "stream": records,
         "tables": TABLES,
         "keys": KEYS,
@@ -157,6 +158,36 @@ def test_the_tables_must_be_those_of_the_stream() -> None:
     assert list(judge(COMMITTED, tables=changed).findings()) == [
         "differing: orders 1 has other values in the stream than in the table"
     ]
+
+
+@pytest.mark.parametrize(
+    ("restored", "findings"),
+    [
+        (
+            [[NEW, OTHER], [PAID], [GONE], [SENT]],
+            [
+                "torn: the transaction that begins with update of orders 1 at 0/A2 is not restored whole",
+                "torn: a transaction of 1 changes was restored that was not committed so",
+                "torn: a transaction of 1 changes was restored that was not committed so",
+            ],
+        ),
+        (
+            [[NEW, OTHER], [PAID, GONE]],
+            ["torn: the transaction that begins with update of orders 1 at 0/A3 is not restored whole"],
+        ),
+        (
+            [[NEW, OTHER], [PAID, GONE], [PAID, GONE], [SENT]],
+            ["torn: a transaction of 2 changes was restored that was not committed so"],
+        ),
+        (
+            [[PAID, GONE], [NEW, OTHER], [SENT]],
+            ["torn: transactions are restored in another order than they were committed"],
+        ),
+    ],
+    ids=["torn apart", "missing", "twice", "out of order"],
+)
+def test_transactions_must_be_restored_as_they_were(restored: list[list[bytes]], findings: list[str]) -> None:
+    assert list(judge(COMMITTED, restored=restored).findings()) == findings
 
 
 def test_a_witness_that_misses_what_the_writers_did_proves_nothing() -> None:

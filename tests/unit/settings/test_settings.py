@@ -53,6 +53,9 @@ DEFAULTS: list[tuple[str, object]] = [
     ("kinesis.batch_max_delay_ms", 10),
     ("kinesis.max_record_bytes", 1_048_576),
     ("kinesis.max_requests", 4),
+    ("kinesis.marked_stream", False),
+    ("kinesis.marks_stream", None),
+    ("kinesis.mark_interval_ms", 100),
     ("kinesis.connect_timeout_s", None),
     ("kinesis.read_timeout_s", None),
     ("partition_key.mode", "primary_key"),
@@ -106,6 +109,9 @@ GOOD: list[tuple[str, str, str, object]] = [
     ("KINESIS_MAX_RECORD_BYTES", "10485760", "kinesis.max_record_bytes", 10_485_760),
     ("KINESIS_STREAM", ARN, "kinesis.stream", ARN),
     ("KINESIS_MAX_REQUESTS", "16", "kinesis.max_requests", 16),
+    ("KINESIS_MARKED_STREAM", "true", "kinesis.marked_stream", True),
+    ("KINESIS_MARKS_STREAM", ARN, "kinesis.marks_stream", ARN),
+    ("KINESIS_MARK_INTERVAL_MS", "1000", "kinesis.mark_interval_ms", 1000),
     ("KINESIS_CONNECT_TIMEOUT_S", "0.5", "kinesis.connect_timeout_s", 0.5),
     ("KINESIS_READ_TIMEOUT_S", "6.5", "kinesis.read_timeout_s", 6.5),
     ("PARTITION_KEY_MODE", "fallback", "partition_key.mode", "fallback"),
@@ -123,6 +129,7 @@ GOOD: list[tuple[str, str, str, object]] = [
     ("SHUTDOWN_DRAIN_S", "0", "leader.shutdown_drain_s", 0.0),
     ("SINK_OUTAGE_DISCONNECT_S", "2.5", "leader.sink_outage_disconnect_s", 2.5),
     ("UNDELIVERABLE_POLICY", "block", "undeliverable.policy", "block"),
+    ("QUARANTINE_URL", "s3://bucket/a/b", "undeliverable.quarantine_url", "s3://bucket/a/b"),
     ("QUARANTINE_URL", "file:///var/q%20x", "undeliverable.quarantine_dir", Path("/var/q x")),
     ("OPS_HOST", "::1", "ops.host", "::1"),
     ("OPS_HOST", "0.0.0.0", "ops.host", "0.0.0.0"),
@@ -147,6 +154,7 @@ REQUEST_BYTES = "must be a whole number from 1 to 10485760"
 ONE_OR_MORE = "must be a whole number, 1 or more"
 BIGINT = "must be a whole number from -9223372036854775808 to 9223372036854775807"
 ENDPOINT_RULE = "must be a URL such as http://127.0.0.1:4566, without user name or password"
+DIRECTORY_RULE = "must be file:///absolute/dir or s3://bucket/prefix"
 HOST_RULE = "must be a host name or an IP address, without a port"
 
 BAD: list[tuple[str, str, str]] = [
@@ -181,6 +189,9 @@ BAD: list[tuple[str, str, str]] = [
     ("KINESIS_MAX_RECORD_BYTES", "0", REQUEST_BYTES),
     ("KINESIS_STREAM", "arn:aws:kinesis:eu-west-1:1:stream/s", STREAM_RULE),
     ("KINESIS_MAX_REQUESTS", "0", "must be a whole number from 1 to 100"),
+    ("KINESIS_MARKED_STREAM", "perhaps", FLAG_RULE),
+    ("KINESIS_MARKS_STREAM", "my stream", STREAM_RULE),
+    ("KINESIS_MARK_INTERVAL_MS", "0", "must be a whole number from 1 to 60000"),
     ("KINESIS_CONNECT_TIMEOUT_S", "0", ABOVE_ZERO_S),
     ("KINESIS_READ_TIMEOUT_S", "soon", ABOVE_ZERO_S),
     ("PARTITION_KEY_MODE", "random", "must be primary_key or fallback"),
@@ -199,11 +210,12 @@ BAD: list[tuple[str, str, str]] = [
     ("SINK_OUTAGE_DISCONNECT_S", "0", ABOVE_ZERO_S),
     ("SINK_OUTAGE_DISCONNECT_S", "inf", ABOVE_ZERO_S),
     ("UNDELIVERABLE_POLICY", "drop", "must be block or quarantine"),
-    ("QUARANTINE_URL", "s3://bucket/dir", "must be file:///absolute/dir; s3:// follows in a later version"),
-    ("QUARANTINE_URL", "/var/quarantine", "must be file:///absolute/dir"),
-    ("QUARANTINE_URL", "file://host/dir", "must be file:///absolute/dir"),
-    ("QUARANTINE_URL", "file:///", "must be file:///absolute/dir"),
-    ("QUARANTINE_URL", "file:///a%00b", "must be file:///absolute/dir"),
+    ("QUARANTINE_URL", "s3://Bucket/dir", DIRECTORY_RULE),
+    ("QUARANTINE_URL", "s3://", DIRECTORY_RULE),
+    ("QUARANTINE_URL", "/var/quarantine", DIRECTORY_RULE),
+    ("QUARANTINE_URL", "file://host/dir", DIRECTORY_RULE),
+    ("QUARANTINE_URL", "file:///", DIRECTORY_RULE),
+    ("QUARANTINE_URL", "file:///a%00b", DIRECTORY_RULE),
     ("OPS_HOST", "localhost:8088", HOST_RULE),
     ("OPS_HOST", "http://localhost", HOST_RULE),
     ("OPS_PORT", "65536", "must be a whole number from 0 to 65535"),
@@ -235,6 +247,15 @@ def test_tables_above_cover_every_variable() -> None:
             "WAL2JSON_INCLUDE_PK='false': must be true while PARTITION_KEY_MODE is primary_key",
         ),
         (
+            {"WAL2JSON_INCLUDE_LSN": "false", "KINESIS_MARKED_STREAM": "true"},
+            "WAL2JSON_INCLUDE_LSN='false': must be true while KINESIS_MARKED_STREAM is true",
+        ),
+        (
+            {"KINESIS_MARKS_STREAM": ARN, "AWS_REGION": "eu-north-1"},
+            f"KINESIS_MARKS_STREAM='{ARN}': is in eu-west-1, and AWS_REGION is 'eu-north-1';"
+            " both must name the same region",
+        ),
+        (
             {"PARTITION_KEY_FALLBACK": "static"},
             "PARTITION_KEY_STATIC_VALUE is not set: PARTITION_KEY_FALLBACK=static needs it",
         ),
@@ -259,7 +280,8 @@ def test_tables_above_cover_every_variable() -> None:
         ),
         (
             {"UNDELIVERABLE_POLICY": "quarantine"},
-            "QUARANTINE_URL is not set: UNDELIVERABLE_POLICY=quarantine needs it (file:///absolute/dir)",
+            "QUARANTINE_URL is not set: UNDELIVERABLE_POLICY=quarantine needs it (file:///absolute/dir"
+            " or s3://bucket/prefix)",
         ),
         ({"AWS_REGION": ""}, "AWS_REGION is not set: name the AWS region of the stream, such as eu-west-1"),
         ({"KINESIS_STREAM": ""}, "KINESIS_STREAM is not set: name the Kinesis stream to write to"),
@@ -311,6 +333,11 @@ def test_a_group_can_be_made_by_field_names() -> None:
 @pytest.mark.parametrize(
     ("variables", "sentence"),
     [
+        (
+            {"KINESIS_MARKS_STREAM": "marks"},
+            "KINESIS_MARKS_STREAM=marks has no use:"
+            " KINESIS_MARKED_STREAM isn't true, so there are no manifests",
+        ),
         (
             {"WAL2JSON_INCLUDE_LSN": "false"},
             "WAL2JSON_INCLUDE_LSN=false: no position in the stream, so readers can't drop repeats",

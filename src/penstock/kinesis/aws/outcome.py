@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
+import msgspec
+
 
 class Outcome(Enum):
     """The fate of one record in one request."""
@@ -20,14 +22,41 @@ class Outcome(Enum):
     """Kinesis will never take it as it is."""
 
 
+class Entry(msgspec.Struct, gc=False, frozen=True):
+    """What PutRecords answers for one record."""
+
+    error: str | None = msgspec.field(default=None, name="ErrorCode")
+    shard: str = msgspec.field(default="", name="ShardId")
+    sequence: str = msgspec.field(default="", name="SequenceNumber")
+    """A decimal number of varying length."""
+
+    @property
+    def code(self) -> str | None:
+        """Why it failed. A record without a sequence number is in no shard, whatever else the answer says."""
+        return self.error or (None if self.sequence else "NoSequenceNumber")
+
+
 class Accepted(NamedTuple):
-    """PutRecords took every record."""
+    """PutRecords took every record, and those of each key in order."""
+
+    entries: Sequence[Entry]
 
 
 class Answered(NamedTuple):
-    """PutRecords failed some records: an error code, or None, for each."""
+    """PutRecords failed some records, or took them out of order."""
 
-    codes: Sequence[str | None]
+    entries: Sequence[Entry]
+
+    @property
+    def codes(self) -> list[str | None]:
+        """An error code, or None, for each."""
+        return [entry.code for entry in self.entries]
+
+
+class Placed(NamedTuple):
+    """PutRecord took the record."""
+
+    sequence: str
 
 
 class Refused(NamedTuple):
@@ -51,6 +80,9 @@ class Unsent(NamedTuple):
 
 
 Result = Accepted | Answered | Refused | Failed | Unsent
+"""Of PutRecords."""
+MarkResult = Placed | Refused | Failed | Unsent
+"""Of PutRecord."""
 
 RECORD_FAULT_CODES = frozenset(
     {
@@ -97,22 +129,51 @@ def classify_error(code: str, message: str) -> Refused | Failed:
     return Failed(code, message, stream_fault=code in STREAM_FAULT_CODES)
 
 
-def judge(keys: Sequence[str], codes: Sequence[str | None]) -> list[Outcome]:
+def judge(keys: Sequence[str], entries: Sequence[Entry]) -> list[Outcome]:
     """Turn the answer of PutRecords into an outcome for each record, in the order of the request.
 
     Kinesis goes on after a failed record, so a later record of the same key may have been taken before
-    it. Such a record has slipped through: it must come again, after the failed one.
+    it; and what it took it may have put into another order than it was asked. Such a record has slipped
+    through: it must come again, after the other one.
     """
-    if len(keys) != len(codes):
-        raise ValueError(f"PutRecords answered for {len(codes)} records of {len(keys)}")
+    if len(keys) != len(entries):
+        raise ValueError(f"PutRecords answered for {len(entries)} records of {len(keys)}")
     outcomes = []
     failed_keys: set[str] = set()
-    for key, code in zip(keys, codes, strict=True):
+    newest: dict[str, Entry] = {}
+    for key, entry in zip(keys, entries, strict=True):
+        code = entry.code
         if key in failed_keys:
             outcomes.append(Outcome.SLIPPED)
-        elif code is None:
-            outcomes.append(Outcome.ACCEPTED)
-        else:
+        elif code is not None:
             failed_keys.add(key)
             outcomes.append(Outcome.UNDELIVERABLE if code in RECORD_FAULT_CODES else Outcome.RETRY)
+        elif key in newest and _stands_before(entry, newest[key]):
+            failed_keys.add(key)
+            outcomes.append(Outcome.SLIPPED)
+        else:
+            newest[key] = entry
+            outcomes.append(Outcome.ACCEPTED)
     return outcomes
+
+
+def is_in_order(keys: Sequence[str], entries: Sequence[Entry]) -> bool:
+    """Whether all were taken, and a key's records stand in its shard in the order of the request."""
+    if any(entry.code for entry in entries):
+        return False
+    if len(set(keys)) == len(keys):
+        return True
+    newest: dict[str, Entry] = {}
+    for key, entry in zip(keys, entries, strict=True):
+        before = newest.get(key)
+        if before is not None and _stands_before(entry, before):
+            return False
+        newest[key] = entry
+    return True
+
+
+def _stands_before(entry: Entry, other: Entry) -> bool:
+    """By sequence numbers, which tell nothing of records in different shards."""
+    if entry.shard != other.shard:
+        return False
+    return (len(entry.sequence), entry.sequence) <= (len(other.sequence), other.sequence)

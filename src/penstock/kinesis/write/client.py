@@ -23,11 +23,15 @@ from penstock.kinesis.aws.outcome import (
     STREAM_FAULT_CODES,
     Accepted,
     Answered,
+    Entry,
     Failed,
+    MarkResult,
+    Placed,
     Refused,
     Result,
     Unsent,
     classify_error,
+    is_in_order,
 )
 from penstock.kinesis.aws.session import Endpoints, ca_bundle_of, one_line, open_session
 from penstock.kinesis.aws.transport import HttpAnswer, Transport, open_transport
@@ -39,18 +43,8 @@ _b64 = binascii.b2a_base64
 _encode_text = msgspec.json.Encoder().encode
 
 
-class _Entry(msgspec.Struct, gc=False):
-    ErrorCode: str | None = None
-    SequenceNumber: str | None = None
-
-    @property
-    def code(self) -> str | None:
-        """Why it failed. A record without a sequence number is in no shard, whatever else the answer says."""
-        return self.ErrorCode or (None if self.SequenceNumber else "NoSequenceNumber")
-
-
 class _PutRecordsAnswer(msgspec.Struct, gc=False):
-    Records: list[_Entry]
+    Records: list[Entry]
 
 
 class _ErrorAnswer(msgspec.Struct, gc=False):
@@ -65,6 +59,7 @@ class _SummaryAnswer(msgspec.Struct, gc=False):
 
 _decode_summary = msgspec.json.Decoder(_SummaryAnswer).decode
 _decode_answer = msgspec.json.Decoder(_PutRecordsAnswer).decode
+_decode_entry = msgspec.json.Decoder(Entry).decode
 _decode_error = msgspec.json.Decoder(_ErrorAnswer).decode
 
 
@@ -92,7 +87,7 @@ def ignores_keys(summary: Mapping[str, Any]) -> bool:
 
 
 class KinesisClient:
-    """One stream, seen through PutRecords and DescribeStreamSummary."""
+    """One stream, seen through PutRecords and DescribeStreamSummary, and one for manifests, by PutRecord."""
 
     def __init__(
         self,
@@ -103,16 +98,16 @@ class KinesisClient:
         connect_timeout_s: float,
         read_timeout_s: float,
         keys_matter: bool = True,
+        marks_stream: str | None = None,
     ) -> None:
         """`stream` is a name or an ARN. Credentials are looked for from now on.
 
         `keys_matter`: whether the order of records depends on their partition keys.
+        `marks_stream`: where manifests go, if that is another stream.
 
         SettingsError if the AWS configuration is no good.
         """
         session = open_session(region)
-        named = {"StreamARN" if stream.startswith("arn:") else "StreamName": stream}
-        endpoints = Endpoints(session, region=region, endpoint_url=endpoint_url, stream=named)
         ca_bundle = ca_bundle_of(session)
 
         def transport(url: str) -> Transport:
@@ -123,33 +118,67 @@ class KinesisClient:
                 ca_bundle=ca_bundle,
             )
 
-        self._put = _Operation("PutRecords", transport(endpoints.put))
-        self._describe = _Operation("DescribeStreamSummary", transport(endpoints.describe))
+        def operations(stream: str) -> _Stream:
+            named = {"StreamARN" if stream.startswith("arn:") else "StreamName": stream}
+            endpoints = Endpoints(session, region=region, endpoint_url=endpoint_url, stream=named)
+            put = transport(endpoints.put)
+            return _Stream(
+                _encode_text(named),
+                _Operation("PutRecords", put),
+                _Operation("PutRecord", put),
+                _Operation("DescribeStreamSummary", transport(endpoints.describe)),
+            )
+
+        self._stream = operations(stream)
+        has_own = marks_stream is not None and marks_stream != stream
+        self._marks = operations(marks_stream) if marks_stream is not None and has_own else self._stream
         self._region = region
         self._keys_matter = keys_matter
         self._first_wait_s = connect_timeout_s + read_timeout_s
-        self._named = _encode_text(named)
         self._credentials = CredentialKeeper(partial(open_session, region))
 
     @property
     def endpoint_url(self) -> str:
         """Where records go."""
-        return self._put.transport.url
+        return self._stream.put.transport.url
 
     def put_records(
         self, events: Sequence[ChangeEvent], may_send: Callable[[], bool] = lambda: True
     ) -> Result:
         """Send the events in one request."""
-        answer = self._call(self._put, self._body(events), may_send)
+        answer = self._call(self._stream.put, self._body(events), may_send)
         if not isinstance(answer, HttpAnswer):
             return answer
         if answer.status == HTTPStatus.OK:
-            return _read_answer(answer.body, len(events))
+            return _read_answer(answer.body, [event.partition_key for event in events])
         return _read_error(answer)
+
+    def put_mark(
+        self, data: bytes, key: str, after: str | None, may_send: Callable[[], bool] = lambda: True
+    ) -> MarkResult:
+        """Send a manifest. Order among these is promised to those who ask for it (`after`)."""
+        ordering = b"" if after is None else b',"SequenceNumberForOrdering":%b' % _encode_text(after)
+        body = b'%b,"Data":"%b","PartitionKey":%b%b}' % (
+            self._marks.named[:-1],
+            _b64(data, newline=False),
+            _encode_text(key),
+            ordering,
+        )
+        answer = self._call(self._marks.put_one, body, may_send)
+        if not isinstance(answer, HttpAnswer):
+            return answer
+        return _read_placed(answer.body) if answer.status == HTTPStatus.OK else _read_error(answer)
 
     def describe(self) -> Mapping[str, Any] | Failed:
         """DescribeStreamSummary: cheap, and writes nothing."""
-        answer = self._call(self._describe, self._named)
+        return self._summary(self._stream)
+
+    def describe_marks(self) -> Mapping[str, Any] | Failed | None:
+        """The same of the stream that manifests go to; None if it is no other."""
+        return None if self._marks is self._stream else self._summary(self._marks)
+
+    def _summary(self, stream: _Stream) -> Mapping[str, Any] | Failed:
+        answer = self._call(stream.describe, stream.named)
         if not isinstance(answer, HttpAnswer):
             assert isinstance(answer, Failed), "nobody forbade it"
             return answer
@@ -160,11 +189,14 @@ class KinesisClient:
 
     def probe(self) -> Failed | None:
         """Whether the stream is there, and keeps the order of a key's records."""
-        summary = self.describe()
-        if not isinstance(summary, Failed):
-            return KEYS_IGNORED if self._keys_matter and ignores_keys(summary) else None
-        # A role that may only put is well set up: the service answered, that is enough.
-        return None if summary.code.startswith("AccessDenied") else summary
+        for summary in (self.describe(), self.describe_marks()):
+            if isinstance(summary, Failed):
+                # A role that may only put is well set up: the service answered, that is enough.
+                if not summary.code.startswith("AccessDenied"):
+                    return summary
+            elif summary is not None and self._keys_matter and ignores_keys(summary):
+                return KEYS_IGNORED
+        return None
 
     def complaint(self) -> str | None:
         """Why credentials can't be renewed, if that is so."""
@@ -174,8 +206,9 @@ class KinesisClient:
     def close(self) -> None:
         """Close idle connections, and look for credentials no more."""
         self._credentials.close()
-        self._put.transport.close()
-        self._describe.transport.close()
+        for stream in (self._stream, self._marks):
+            stream.put.transport.close()
+            stream.describe.transport.close()
 
     def _call(
         self, operation: _Operation, body: bytes, may_send: Callable[[], bool] = lambda: True
@@ -206,7 +239,7 @@ class KinesisClient:
             % (_b64(event.payload, newline=False), _encode_text(event.partition_key))
             for event in events
         ]
-        return b'%b,"Records":[%b]}' % (self._named[:-1], b",".join(records))
+        return b'%b,"Records":[%b]}' % (self._stream.named[:-1], b",".join(records))
 
 
 class _Operation(NamedTuple):
@@ -214,21 +247,40 @@ class _Operation(NamedTuple):
     transport: Transport
 
 
-def _read_answer(content: bytes, sent: int) -> Result:
+class _Stream(NamedTuple):
+    """A stream's name, as a JSON object that a body begins with, and what can be done with it."""
+
+    named: bytes
+    put: _Operation
+    put_one: _Operation
+    describe: _Operation
+
+
+def _read_answer(content: bytes, keys: Sequence[str]) -> Result:
     try:
         answer = _decode_answer(content)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return Failed(
             "UnreadableAnswer", "the answer to PutRecords isn't what Kinesis documents", stream_fault=False
         )
-    if len(answer.Records) != sent:
+    entries = answer.Records
+    if len(entries) != len(keys):
         return Failed(
             "UnreadableAnswer",
-            f"PutRecords answered for {len(answer.Records)} records of {sent}",
+            f"PutRecords answered for {len(entries)} records of {len(keys)}",
             stream_fault=False,
         )
-    codes = [record.code for record in answer.Records]
-    return Answered(codes) if any(codes) else Accepted()
+    return Accepted(entries) if is_in_order(keys, entries) else Answered(entries)
+
+
+def _read_placed(content: bytes) -> Placed | Failed:
+    with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+        entry = _decode_entry(content)
+        if entry.sequence:
+            return Placed(entry.sequence)
+    return Failed(
+        "UnreadableAnswer", "the answer to PutRecord isn't what Kinesis documents", stream_fault=False
+    )
 
 
 def _read_error(answer: HttpAnswer) -> Refused | Failed:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from penstock.model.log_offset import LogOffset
+from penstock.model.relation import Relation
+
+NO_OBJECT: Final = "not_a_json_object"
+"""The fault of an event whose payload can't take the prefix of a marked stream."""
 
 
 class ChangeEvent(msgspec.Struct, gc=False, eq=False):
     """A frame with its position, its key and its place in the AckTracker.
 
-    `gc=False`: an event holds only strings, bytes and numbers, so it can be in no cycle, and a backlog of
-    them costs the garbage collector nothing.
+    `gc=False`: an event holds only strings, bytes, numbers and a table's name, so it can be in no cycle, and
+    a backlog of them costs the garbage collector nothing.
     """
 
     ack_id: int
@@ -27,6 +33,10 @@ class ChangeEvent(msgspec.Struct, gc=False, eq=False):
     """Why it can't be delivered as it is; None for an ordinary event."""
     is_pointer: bool = False
     """Whether the payload is the pointer to a quarantined one."""
+    relation: Relation | None = None
+    """The table of a change, where manifests name it; None for others."""
+    truncates: bool = False
+    """Whether it is a truncate, as far as `relation` is known."""
 
     @property
     def offset(self) -> LogOffset:

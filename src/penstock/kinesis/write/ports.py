@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from penstock.kinesis.aws.outcome import Failed, Result
+from penstock.kinesis.aws.outcome import Failed, MarkResult, Result
 from penstock.kinesis.write.event import ChangeEvent
 
 
@@ -62,3 +62,14 @@ class RecordSink(Protocol):
 
     def close(self) -> None:
         """Close idle connections."""
+
+
+class MarkSink(Protocol):
+    """Where manifests go: blocking calls, made from worker threads."""
+
+    def put_mark(self, data: bytes, key: str, after: str | None, may_send: Callable[[], bool]) -> MarkResult:
+        """Send one record, to stand behind the one with the sequence number `after`; otherwise as above."""
+
+
+class CaptureSink(RecordSink, MarkSink, Protocol):
+    """All that a capture needs of its destination."""

@@ -5,14 +5,24 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import structlog
 
 from penstock.abandonable import DaemonThreads, in_daemon_thread
 from penstock.clock import awake_or_asleep
 from penstock.errors import KeyRecovered, LineStale, PenstockError, SinkOutage
-from penstock.kinesis.aws.outcome import Accepted, Answered, Failed, Refused, Result, Unsent, judge
+from penstock.kinesis.aws.outcome import (
+    Accepted,
+    Answered,
+    Entry,
+    Failed,
+    Outcome,
+    Refused,
+    Result,
+    Unsent,
+    judge,
+)
 from penstock.kinesis.write.client import KEYS_IGNORED, RecordSink
 from penstock.kinesis.write.event import ChangeEvent
 from penstock.kinesis.write.gate import Flight, SendGate, Vouched
@@ -29,6 +39,7 @@ _MUCH = 0.5
 """A share of the in-flight limits: from here on it matters what waits behind a failing key."""
 
 _Callback = Callable[[], None]
+OnAccepted = Callable[[Sequence[ChangeEvent], Sequence[Entry]], None]
 
 _log = structlog.get_logger()
 
@@ -53,8 +64,11 @@ class KinesisPublisher:
         metrics: CaptureMetrics,
         max_requests: int,
         outage_limit_s: float,
+        on_accepted: OnAccepted | None = None,
         look_every_s: float = 60.0,
     ) -> None:
+        """`on_accepted`: hears of events that were accepted and marked, and where they are."""
+        self._on_accepted = on_accepted
         self._queue = queue
         self._tracker = tracker
         self._plan = plan
@@ -227,15 +241,11 @@ class KinesisPublisher:
 
     def _apply(self, request: Request, result: Result, now: float) -> None:
         match result:
-            case Accepted():
+            case Accepted(entries):
                 self._plan.accept(request)
-                self._accepted(request.events, now)
-            case Answered(codes):
-                self._clock.judged(now)
-                keys = [event.partition_key for event in request.events]
-                self._settled(self._plan.settle(request, judge(keys, codes), now), now)
-                self._metrics.count_record_errors(codes)
-                self._say("records_failed", request, next(filter(None, codes)), "", now)
+                self._accepted(request.events, entries, now)
+            case Answered(entries):
+                self._answered_for_each(request, entries, now)
             case Refused(code, message):
                 self._refused(request, code, message, now)
             case Unsent():
@@ -251,6 +261,22 @@ class KinesisPublisher:
                     self._health.set_fault(Fault.STREAM, f"{code}: {message}")
                 self._say("stream_fault" if stream_fault else "request_failed", request, code, message, now)
 
+    def _answered_for_each(self, request: Request, entries: Sequence[Entry], now: float) -> None:
+        self._clock.judged(now)
+        events = request.events
+        outcomes = judge([event.partition_key for event in events], entries)
+        taken = [
+            entry for entry, outcome in zip(entries, outcomes, strict=True) if outcome is Outcome.ACCEPTED
+        ]
+        self._settled(self._plan.settle(request, outcomes, now), taken, now)
+        codes = [entry.code for entry in entries]
+        self._metrics.count_record_errors(codes)
+        code = next(filter(None, codes), None)
+        if code is None:
+            # Sent again behind the others, it ends in order; the metric tells how often that is needed.
+            self._metrics.out_of_order.inc()
+        self._say("records_failed", request, code or "OutOfOrder", "", now)
+
     def _refused(self, request: Request, code: str, message: str, now: float) -> None:
         self._metrics.request_errors.labels(code).inc()
         self._say("request_refused", request, code, message, now)
@@ -265,7 +291,7 @@ class KinesisPublisher:
         if len(request.events) == 1 and not settled.undeliverable:
             self._refused_at_first.add(request.events[0].ack_id)
             self._undeliverable.doubt(request.events[0], f"{code}: {message}")
-        self._settled(settled, now)
+        self._settled(settled, (), now)
 
     def _reprieve(self, events: list[ChangeEvent]) -> None:
         """Some of the refused ones may have been accepted after all."""
@@ -274,9 +300,10 @@ class KinesisPublisher:
         if before and not self._refused_at_first and not self._plan.parked:
             self._health.clear_fault(Fault.BLOCKED)
 
-    def _settled(self, settled: Settled, now: float) -> None:
+    def _settled(self, settled: Settled, entries: Sequence[Entry], now: float) -> None:
+        """`entries`: what Kinesis answered for those that are accepted."""
         if settled.accepted:
-            self._accepted(settled.accepted, now)
+            self._accepted(settled.accepted, entries, now)
         for event in settled.undeliverable:
             self._refused_at_first.discard(event.ack_id)
             if self._undeliverable.blocks:
@@ -303,7 +330,7 @@ class KinesisPublisher:
         self._plan.replace(event, now)
         self._wake.set()
 
-    def _accepted(self, events: list[ChangeEvent], now: float) -> None:
+    def _accepted(self, events: list[ChangeEvent], entries: Sequence[Entry], now: float) -> None:
         self._clock.judged(now)
         self._health.clear_fault(Fault.STREAM)
         if self._refused_at_first:
@@ -312,6 +339,8 @@ class KinesisPublisher:
             len(events), sum([event.record_size_bytes for event in events]), now - events[0].received_at
         )
         self._tracker.mark_published_ids([event.ack_id for event in events])
+        if self._on_accepted is not None:
+            self._on_accepted(events, entries)
         self._queue.tasks_done(events)
         if self._pointer is not None and self._pointer in events:
             self._pointer = None

@@ -12,7 +12,6 @@ from penstock.durable import make_directory, sync_directory, write_whole
 from penstock.errors import PenstockError
 from penstock.model.log_offset import LogOffset
 from penstock.model.lsn import format_lsn
-from penstock.settings.rules import directory_of
 
 
 class QuarantineError(PenstockError):
@@ -51,11 +50,6 @@ class FileQuarantine:
         except OSError as error:
             raise QuarantineError(f"can't store {target}: {error.strerror or error}") from error
         return target.as_uri()
-
-
-def open_quarantine(url: str) -> QuarantineStore:
-    """The store that a URL names: `file:///absolute/dir`; ValueError for anything else."""
-    return FileQuarantine(directory_of(url))
 
 
 def object_name(slot: str, offset: LogOffset, payload: bytes) -> str:

@@ -9,7 +9,8 @@ import structlog
 
 from penstock.abandonable import in_daemon_thread
 from penstock.decoding.decoder import Summary
-from penstock.kinesis.write.event import ChangeEvent
+from penstock.kinesis.marked.prefix import MarkPrefix, unmarked
+from penstock.kinesis.write.event import NO_OBJECT, ChangeEvent
 from penstock.kinesis.write.quarantine import QuarantineError, QuarantineStore, object_name, pointer_record
 from penstock.status.capture_metrics import CaptureMetrics
 from penstock.status.health import Fault, Health
@@ -31,6 +32,7 @@ class UndeliverablePolicy:
         store: QuarantineStore | None,
         slot: str,
         summary: Callable[[bytes], Summary],
+        prefix: MarkPrefix | None = None,
         health: Health,
         metrics: CaptureMetrics,
         backoff: Callable[[int], float],
@@ -38,6 +40,7 @@ class UndeliverablePolicy:
         self._store = store
         self._slot = slot
         self._summary = summary
+        self._prefix = prefix
         self._health = health
         self._metrics = metrics
         self._backoff = backoff
@@ -47,15 +50,17 @@ class UndeliverablePolicy:
         """Whether undeliverable records block."""
         return self._store is None
 
-    async def oversize(self, event: ChangeEvent) -> ChangeEvent:
+    async def stand_in(self, event: ChangeEvent) -> ChangeEvent:
         """A deliverable stand-in for an event that must not enter the queue, or one that parks its key."""
+        reason = event.fault or TOO_LARGE
         if self._store is None:
-            self.block(event, TOO_LARGE)
+            self.block(event, reason)
             # Nothing is lost with the payload: its ack_id stays unmarked, so Postgres keeps the change.
             event.payload = b""
-            event.fault = TOO_LARGE
+            event.fault = reason
         else:
-            await self.quarantine(event, TOO_LARGE)
+            await self.quarantine(event, reason)
+            event.fault = None
         event.record_size_bytes = len(event.payload) + len(event.partition_key.encode())
         return event
 
@@ -90,13 +95,14 @@ class UndeliverablePolicy:
     async def quarantine(self, event: ChangeEvent, reason: str) -> None:
         """Store the payload durably, then put a pointer in its place; retries until it is stored."""
         assert self._store is not None, "quarantine needs a store"
-        name = object_name(self._slot, event.offset, event.payload)
-        url = await self._store_for_sure(self._store, name, event)
-        what = self._summary(event.payload)
+        payload = self._payload(event)
+        name = object_name(self._slot, event.offset, payload)
+        url = await self._store_for_sure(self._store, name, payload, event)
+        what = self._summary(payload)
         _log.warning("record_quarantined", reason=reason, url=url, **self._described(event))
-        event.payload = pointer_record(
+        pointer = pointer_record(
             url=url,
-            payload=event.payload,
+            payload=payload,
             reason=reason,
             offset=event.offset,
             lsn_text=what.lsn,
@@ -104,14 +110,21 @@ class UndeliverablePolicy:
             table=what.table,
             action=what.action,
         )
+        if self._prefix is not None:
+            marked = self._prefix.put(pointer, event.commit_lsn, event.op_offset)
+            assert marked is not None, "a pointer is an object"
+            pointer = marked
+        event.payload = pointer
         event.is_pointer = True
         self._metrics.quarantined.inc()
 
-    async def _store_for_sure(self, store: QuarantineStore, name: str, event: ChangeEvent) -> str:
+    async def _store_for_sure(
+        self, store: QuarantineStore, name: str, payload: bytes, event: ChangeEvent
+    ) -> str:
         attempt = 0
         while True:
             try:
-                url = await in_daemon_thread(store.store, name, event.payload)
+                url = await in_daemon_thread(store.store, name, payload)
             except QuarantineError as error:
                 self._health.set_fault(Fault.QUARANTINE, str(error))
                 _log.error("quarantine_fails", error=str(error), attempt=attempt, **self._described(event))
@@ -121,8 +134,14 @@ class UndeliverablePolicy:
                 self._health.clear_fault(Fault.QUARANTINE)
                 return url
 
+    def _payload(self, event: ChangeEvent) -> bytes:
+        """As the plugin wrote it: what is kept must not depend on the leadership that met it."""
+        if self._prefix is None or event.fault == NO_OBJECT:
+            return event.payload
+        return unmarked(event.payload)
+
     def _described(self, event: ChangeEvent) -> dict[str, object]:
-        what = self._summary(event.payload)
+        what = self._summary(self._payload(event))
         return {
             "position": str(event.offset),
             "bytes": len(event.payload),

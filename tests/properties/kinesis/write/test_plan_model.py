@@ -15,6 +15,7 @@ from penstock.kinesis.aws.outcome import Outcome, judge
 from penstock.kinesis.write.batcher import MicroBatcher
 from penstock.kinesis.write.event import ChangeEvent
 from penstock.kinesis.write.plan import PublishPlan, Request, Settled
+from tests.kinesis_answers import entries
 
 MAX_REQUESTS = 2
 MAX_RECORDS = 4
@@ -168,7 +169,7 @@ class PlanMachine(RuleBasedStateMachine):
         if any(codes):
             failed = {event.partition_key for event, code in zip(request.events, codes, strict=True) if code}
             keys = [event.partition_key for event in request.events]
-            outcomes = judge(keys, codes)
+            outcomes = judge(keys, entries(codes))
             in_a_row = 0 if Outcome.ACCEPTED in outcomes else request.attempt
             self.not_before |= dict.fromkeys(failed, self.now + backoff(in_a_row))
             fates = zip(keys, outcomes, strict=True)

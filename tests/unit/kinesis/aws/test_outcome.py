@@ -8,12 +8,15 @@ import pytest
 from penstock.kinesis.aws.outcome import (
     RECORD_FAULT_CODES,
     STREAM_FAULT_CODES,
+    Entry,
     Failed,
     Outcome,
     Refused,
     classify_error,
+    is_in_order,
     judge,
 )
+from tests.kinesis_answers import entries
 
 ACCEPTED, SLIPPED, RETRY, UNDELIVERABLE = (
     Outcome.ACCEPTED,
@@ -43,23 +46,50 @@ INVALID = "ValidationException"
     ],
 )
 def test_judgement(keys: str, codes: Sequence[str | None], outcomes: Sequence[Outcome]) -> None:
-    assert judge(keys, codes) == outcomes
+    assert judge(keys, entries(codes)) == outcomes
 
 
 def test_accepted_are_exactly_the_taken_records_before_the_first_failure_of_their_key() -> None:
     for keys in itertools.product("ab", repeat=4):
         for codes in itertools.product([None, THROTTLED, INVALID], repeat=4):
-            outcomes = judge(keys, codes)
+            outcomes = judge(keys, entries(codes))
             for place, (key, outcome) in enumerate(zip(keys, outcomes, strict=True)):
                 own = [code for k, code in zip(keys[: place + 1], codes, strict=False) if k == key]
                 assert (outcome is ACCEPTED) == (not any(own))
                 assert (outcome is SLIPPED) == any(own[:-1])
 
 
+def placed(*places: str) -> list[Entry]:
+    """`x12`: taken in shard x as number 12; anything without a number is an error."""
+    return [
+        Entry(shard=each[0], sequence=each[1:]) if each[1:].isdigit() else Entry(error=each)
+        for each in places
+    ]
+
+
+@pytest.mark.parametrize(
+    ("keys", "entries", "outcomes"),
+    [
+        pytest.param("aa", placed("x9", "x10"), [ACCEPTED] * 2, id="numbers compare by value"),
+        pytest.param("aa", placed("x10", "x9"), [ACCEPTED, SLIPPED], id="the later stands earlier"),
+        pytest.param("aaa", placed("x1", "x3", "x2"), [ACCEPTED, ACCEPTED, SLIPPED], id="the last"),
+        pytest.param("aaa", placed("x2", "x1", "x3"), [ACCEPTED, SLIPPED, SLIPPED], id="all behind it"),
+        pytest.param("ab", placed("x2", "x1"), [ACCEPTED] * 2, id="of two keys nothing is promised"),
+        pytest.param("aa", placed("x2", "y1"), [ACCEPTED] * 2, id="two shards can't be compared"),
+        pytest.param("aba", placed("x2", BROKEN, "x1"), [ACCEPTED, RETRY, SLIPPED], id="beside a failure"),
+    ],
+)
+def test_a_record_out_of_order_has_slipped(
+    keys: str, entries: Sequence[Entry], outcomes: Sequence[Outcome]
+) -> None:
+    assert judge(keys, entries) == outcomes
+    assert is_in_order(keys, entries) == all(outcome is ACCEPTED for outcome in outcomes)
+
+
 @pytest.mark.parametrize("codes", [[None], [None] * 3])
 def test_an_answer_for_another_number_of_records_is_no_answer(codes: Sequence[str | None]) -> None:
     with pytest.raises(ValueError, match=r"answered for \d records of 2"):
-        judge("ab", codes)
+        judge("ab", entries(codes))
 
 
 @pytest.mark.parametrize("code", sorted(RECORD_FAULT_CODES))

@@ -12,9 +12,10 @@ import botocore.serialize
 import botocore.session
 import pytest
 
-from penstock.kinesis.aws.outcome import Accepted, Answered, Failed, Refused, Result
+from penstock.kinesis.aws.outcome import Accepted, Answered, Entry, Failed, Placed, Refused, Result
 from penstock.kinesis.write.client import KinesisClient
 from penstock.kinesis.write.event import ChangeEvent
+from tests.kinesis_answers import SHARD, accepted, answered
 from tests.servers.kinesis_rules import check_signature
 from tests.servers.loop_thread import bind
 
@@ -138,7 +139,7 @@ def events(*records: tuple[bytes, str]) -> list[ChangeEvent]:
 def answer_for(*codes: str | None) -> Answer:
     """What PutRecords answers: an error or a sequence number for each record."""
     records = [
-        {"SequenceNumber": str(10**20 + place), "ShardId": "shardId-000000000000"}
+        {"SequenceNumber": str(10**20 + place), "ShardId": SHARD}
         if code is None
         else {"ErrorCode": code, "ErrorMessage": "Rate exceeded for shard shardId-000000000000"}
         for place, code in enumerate(codes)
@@ -183,7 +184,7 @@ def test_the_request_is_the_one_that_botocore_would_send(
 ) -> None:
     server.answer = answer_for(*[None] * len(records))
 
-    assert client.put_records(events(*records)) == Accepted()
+    assert client.put_records(events(*records)) == accepted(records)
 
     (received,) = server.received
     expected = as_botocore_sends_it(records)
@@ -191,6 +192,65 @@ def test_the_request_is_the_one_that_botocore_would_send(
     assert received.path == expected["url_path"]
     for name in ("X-Amz-Target", "Content-Type"):
         assert received.headers[name.lower()] == expected["headers"][name]
+
+
+@pytest.mark.parametrize("after", [None, "495"])
+def test_a_manifest_is_put_as_botocore_would_put_it(
+    client: KinesisClient, server: Server, after: str | None
+) -> None:
+    server.answer = Answer(200, b'{"SequenceNumber":"496","ShardId":"shardId-000000000000"}')
+
+    assert client.put_mark(b'{"action":"R"}', "penstock/slot", after) == Placed("496")
+
+    ordering = {} if after is None else {"SequenceNumberForOrdering": after}
+    model = botocore.session.get_session().get_service_model("kinesis")
+    expected = botocore.serialize.create_serializer("json").serialize_to_request(
+        {
+            "StreamName": STREAM,
+            "Data": b'{"action":"R"}',
+            "PartitionKey": "penstock/slot",
+            **ordering,
+        },
+        model.operation_model("PutRecord"),
+    )
+    (received,) = server.received
+    assert json.loads(received.body) == json.loads(expected["body"])
+    assert received.headers["x-amz-target"] == expected["headers"]["X-Amz-Target"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "result"),
+    [
+        pytest.param(error_answer(400, THROTTLED), Failed(THROTTLED, "why", stream_fault=False), id="slow"),
+        pytest.param(
+            error_answer(400, "ValidationException"), Refused("ValidationException", "why"), id="refused"
+        ),
+        pytest.param(
+            Answer(200, b"{}"),
+            Failed(
+                "UnreadableAnswer", "the answer to PutRecord isn't what Kinesis documents", stream_fault=False
+            ),
+            id="no number",
+        ),
+    ],
+)
+def test_a_manifest_that_is_not_taken(
+    client: KinesisClient, server: Server, answer: Answer, result: Failed | Refused
+) -> None:
+    server.answer = answer
+    assert client.put_mark(b"{}", "k", None) == result
+
+
+def test_records_that_were_taken_in_another_order_are_no_success(
+    client: KinesisClient, server: Server
+) -> None:
+    records = [{"SequenceNumber": number, "ShardId": SHARD} for number in ("10", "9")]
+    server.answer = Answer(200, json.dumps({"FailedRecordCount": 0, "Records": records}).encode())
+
+    assert isinstance(client.put_records(events((b"a", "k"), (b"b", "k"))), Answered)
+    assert client.put_records(events((b"a", "k"), (b"b", "l"))) == Accepted(
+        [Entry(shard=SHARD, sequence="10"), Entry(shard=SHARD, sequence="9")]
+    )
 
 
 def test_the_request_is_signed_as_it_arrives(client: KinesisClient, server: Server) -> None:
@@ -204,7 +264,7 @@ def test_the_request_is_signed_as_it_arrives(client: KinesisClient, server: Serv
 def test_failed_records_are_named_by_their_place(client: KinesisClient, server: Server) -> None:
     codes = (None, THROTTLED, None, "InternalFailure")
 
-    assert put(client, server, answer_for(*codes), records=4) == Answered(list(codes))
+    assert put(client, server, answer_for(*codes), records=4) == answered(codes)
 
 
 @pytest.mark.parametrize(
@@ -296,7 +356,8 @@ def test_a_connection_is_used_again_after_any_whole_answer(client: KinesisClient
 def test_a_record_without_a_sequence_number_is_not_accepted(client: KinesisClient, server: Server) -> None:
     result = put(client, server, Answer(200, b'{"FailedRecordCount":0,"Records":[{}]}'))
 
-    assert result == Answered(["NoSequenceNumber"])
+    assert isinstance(result, Answered)
+    assert result.codes == ["NoSequenceNumber"]
 
 
 def test_an_error_is_also_found_in_a_header_of_another_case(client: KinesisClient, server: Server) -> None:
@@ -327,7 +388,7 @@ def test_a_connection_closed_without_an_answer_leaves_the_records_open(
     assert isinstance(result, Failed)
     assert not result.stream_fault
     assert len(server.received) == 1
-    assert put(client, server, answer_for(None)) == Accepted()
+    assert put(client, server, answer_for(None)) == accepted(["one"])
 
 
 def test_an_answer_that_does_not_come_leaves_the_records_open(client: KinesisClient, server: Server) -> None:
@@ -339,7 +400,7 @@ def test_an_answer_that_does_not_come_leaves_the_records_open(client: KinesisCli
     assert isinstance(result, Failed)
     assert "time" in f"{result.code} {result.message}".lower()
     assert not result.stream_fault
-    assert put(client, server, answer_for(None)) == Accepted()
+    assert put(client, server, answer_for(None)) == accepted(["one"])
     first, second = server.received
     assert first.port != second.port, "a late answer would be taken for the next one's"
 

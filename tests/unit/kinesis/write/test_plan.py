@@ -8,6 +8,7 @@ from penstock.kinesis.aws.outcome import Outcome, judge
 from penstock.kinesis.write.batcher import MicroBatcher, Stay
 from penstock.kinesis.write.event import ChangeEvent
 from penstock.kinesis.write.plan import PublishPlan, Request
+from tests.kinesis_answers import entries
 
 THROTTLED = "ProvisionedThroughputExceededException"
 INVALID = "ValidationException"
@@ -52,7 +53,7 @@ def answer(to: PublishPlan, request: Request, failing: dict[str, str], now: floa
     """PutRecords fails the named records; returns what is accepted and what is undeliverable."""
     keys = [one.partition_key for one in request.events]
     codes = [failing.get(one.payload.decode()) for one in request.events]
-    settled = to.settle(request, judge(keys, codes), now)
+    settled = to.settle(request, judge(keys, entries(codes)), now)
     return names(settled.accepted), names(settled.undeliverable)
 
 

@@ -14,7 +14,7 @@ from penstock.capture.ack import AckTracker
 from penstock.capture.queue import InflightEventQueue
 from penstock.decoding.wal2json import Wal2Json
 from penstock.errors import KeyRecovered, LineStale, SinkOutage
-from penstock.kinesis.aws.outcome import Accepted, Answered, Failed, Refused, Result, Unsent
+from penstock.kinesis.aws.outcome import Failed, Refused, Result, Unsent
 from penstock.kinesis.write.batcher import MicroBatcher
 from penstock.kinesis.write.client import KEYS_IGNORED
 from penstock.kinesis.write.event import ChangeEvent
@@ -24,6 +24,7 @@ from penstock.kinesis.write.undeliverable import UndeliverablePolicy
 from penstock.postgres.leader.freshness import Freshness
 from penstock.status.capture_metrics import CaptureMetrics
 from penstock.status.health import Health
+from tests.kinesis_answers import accepted, answered
 
 OUT_OF_REACH = Failed("ConnectTimeout", "no answer", stream_fault=False)
 DENIED = Failed("AccessDeniedException", "no right", stream_fault=True)
@@ -129,7 +130,7 @@ async def run_until(made: Parts, condition: Callable[[], bool]) -> None:
 
 
 async def test_what_is_accepted_is_marked_and_its_bytes_are_given_back() -> None:
-    made = parts(Sink(lambda events: Accepted()))
+    made = parts(Sink(accepted))
     await made.put("a", "b", "a")
 
     await run_until(made, lambda: made.tracker.pending_count == 0)
@@ -138,7 +139,7 @@ async def test_what_is_accepted_is_marked_and_its_bytes_are_given_back() -> None
 
 
 async def test_nothing_is_sent_on_a_line_that_nobody_vouches_for() -> None:
-    sink = Sink(lambda events: Accepted())
+    sink = Sink(accepted)
     made = parts(sink, vouched_s_ago=5.1)
     await made.put("a")
 
@@ -150,8 +151,8 @@ async def test_nothing_is_sent_on_a_line_that_nobody_vouches_for() -> None:
 
 
 async def test_a_failed_record_is_sent_again_and_later_ones_of_its_key_after_it() -> None:
-    answers = iter([Answered(["Throttled", None, None])])
-    sink = Sink(lambda events: next(answers, Accepted()))
+    answers = iter([answered(["Throttled", None, None])])
+    sink = Sink(lambda events: next(answers, accepted(events)))
     made = parts(sink)
     await made.put("a", "b", "a")
 
@@ -162,7 +163,7 @@ async def test_a_failed_record_is_sent_again_and_later_ones_of_its_key_after_it(
 
 async def test_a_refusing_stream_makes_it_unready_until_it_accepts() -> None:
     answers = iter([DENIED, DENIED])
-    made = parts(Sink(lambda events: next(answers, Accepted())))
+    made = parts(Sink(lambda events: next(answers, accepted(events))))
     await made.put("a")
     seen = []
 
@@ -207,7 +208,7 @@ async def test_there_is_no_room_while_every_request_is_under_way_and_the_next_is
 
     def hang(events: Sequence[ChangeEvent]) -> Result:
         released.wait(5)
-        return Accepted()
+        return accepted(events)
 
     sink = Sink(hang)
     made = parts(sink)
@@ -234,7 +235,7 @@ async def test_there_is_no_room_while_every_request_is_under_way_and_the_next_is
 
 
 async def test_each_record_is_measured_on_its_way_through_the_batcher() -> None:
-    made = parts(Sink(lambda events: Accepted()))
+    made = parts(Sink(accepted))
     await made.put("a", "b", "a")
 
     await run_until(made, lambda: made.tracker.pending_count == 0)
@@ -263,7 +264,7 @@ async def test_each_poison_record_is_quarantined_and_a_pointer_takes_its_place()
         if any(event.partition_key.startswith("bad") and not event.is_pointer for event in events):
             return Refused("ValidationException", "no")
         taken.extend(event.payload for event in events)
-        return Accepted()
+        return accepted(events)
 
     made = parts(Sink(refuse_poison), store=store)
     await made.put("bad1", "good", "bad2", "bad1")
@@ -280,7 +281,7 @@ async def test_one_failing_key_neither_stops_the_others_nor_fills_the_limits() -
 
     def answer(events: Sequence[ChangeEvent]) -> Result:
         codes = ["InternalFailure" if failing and event.partition_key == "bad" else None for event in events]
-        return Answered(codes) if any(codes) else Accepted()
+        return answered(codes) if any(codes) else accepted(events)
 
     sink = Sink(answer)
     made = parts(sink, outage_limit_s=0.2)
@@ -306,7 +307,7 @@ async def test_one_failing_key_neither_stops_the_others_nor_fills_the_limits() -
 
 async def test_a_key_that_fails_alone_is_no_outage() -> None:
     """Kinesis answers for each record; giving up the slot would only bring the same again."""
-    sink = Sink(lambda events: Answered(["InternalFailure"] * len(events)))
+    sink = Sink(lambda events: answered(["InternalFailure"] * len(events)))
     made = parts(sink, outage_limit_s=0.1)
     await made.put("bad")
 
@@ -327,7 +328,7 @@ async def test_a_request_that_has_not_left_is_not_waited_for() -> None:
             let_out.append(may_send())
             return Unsent()
 
-    made = parts(SlowSink(lambda events: Accepted()))
+    made = parts(SlowSink(accepted))
     await made.put("a")
     started = time.monotonic()
 
@@ -347,7 +348,7 @@ async def test_a_request_that_has_left_is_waited_for() -> None:
         left.set()
         time.sleep(0.3)
         answered.append(True)
-        return Accepted()
+        return accepted(events)
 
     made = parts(Sink(answer))
     await made.put("a")
@@ -358,7 +359,7 @@ async def test_a_request_that_has_left_is_waited_for() -> None:
 
 
 async def test_a_stream_that_begins_to_ignore_keys_gets_nothing_more() -> None:
-    sink = Sink(lambda events: Accepted())
+    sink = Sink(accepted)
     made = parts(sink)
     await made.put("a")
     sink.probed = KEYS_IGNORED
@@ -371,7 +372,7 @@ async def test_a_stream_that_begins_to_ignore_keys_gets_nothing_more() -> None:
 
 
 async def test_other_faults_of_a_probe_are_left_to_the_requests() -> None:
-    sink = Sink(lambda events: Accepted())
+    sink = Sink(accepted)
     sink.probed = OUT_OF_REACH
     made = parts(sink)
     running = asyncio.create_task(made.publisher.run())

@@ -19,9 +19,9 @@ from penstock.kinesis.write.quarantine import (
     FileQuarantine,
     QuarantineError,
     object_name,
-    open_quarantine,
     pointer_record,
 )
+from penstock.kinesis.write.quarantine_places import open_quarantine
 from penstock.model.log_offset import OP_INFINITY, LogOffset
 
 PAYLOAD = b'{"action":"I","columns":[{"name":"secret","value":"hunter2"}]}' * 1000
@@ -180,7 +180,7 @@ class TestUrl:
     def test_a_file_url_opens_its_directory(self, tmp_path: Path) -> None:
         directory = tmp_path / "a b"
 
-        url = open_quarantine(f"file://{tmp_path}/a%20b").store("one", b"1")
+        url = open_quarantine(f"file://{tmp_path}/a%20b", "eu-west-1").store("one", b"1")
 
         assert (directory / "one").read_bytes() == b"1"
         assert url == f"file://{tmp_path}/a%20b/one"
@@ -200,13 +200,13 @@ class TestUrl:
             "file:///var#x",
             "file:///var/%00",
             "FILE:///var",
-            "s3://bucket/prefix",
+            "s3://Bucket/prefix",
             " file:///var",
         ],
     )
     def test_anything_else_is_refused_with_the_rule(self, url: str) -> None:
-        with pytest.raises(ValueError, match=r"^must be file:///absolute/dir$"):
-            open_quarantine(url)
+        with pytest.raises(ValueError, match=r"^must be file:///absolute/dir or s3://bucket/prefix$"):
+            open_quarantine(url, "eu-west-1")
 
 
 def test_names_sort_by_position_and_are_file_names() -> None:

@@ -1,0 +1,46 @@
+"""The prefix of a marked stream's records: the position, and the leadership that sent it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from penstock.model.stream_position import History, StreamPosition, operation
+
+_EXAMPLE: Final = b'{"pos":"%b","by":"%b",' % (str(StreamPosition(0, 0)).encode(), b"0" * 12)
+PREFIX_BYTES: Final = len(_EXAMPLE)
+
+_validate = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+class MarkPrefix:
+    """Puts `pos` and `by` before the first member of a payload. All prefixes have the same length."""
+
+    def __init__(self, history: History, by: str) -> None:
+        self._history = history
+        self._tail = b'","by":"%b",' % by.encode()
+        self._commit_lsn = -1
+        self._head = b""
+
+    def put(self, payload: bytes, commit_lsn: int, op_offset: int) -> bytes | None:
+        """The payload with its prefix; None if it isn't a JSON object that has members."""
+        if not payload.startswith(b'{"') or not _is_json(payload):
+            return None
+        if commit_lsn != self._commit_lsn:
+            timeline = self._history.of_record(commit_lsn)
+            self._commit_lsn, self._head = commit_lsn, b'{"pos":"%08X.%016X.' % (timeline, commit_lsn)
+        return b"%b%012X%b%b" % (self._head, operation(op_offset), self._tail, payload[1:])
+
+
+def unmarked(data: bytes) -> bytes:
+    """The payload of a record, as it was before it got its prefix."""
+    return b"{" + data[PREFIX_BYTES:]
+
+
+def _is_json(payload: bytes) -> bool:
+    try:
+        _validate(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+    return True

@@ -1,0 +1,133 @@
+"""Chain: which manifests are to be applied, in which order, and what must never be built on."""
+
+from __future__ import annotations
+
+from typing import Generic, NamedTuple, TypeVar
+
+from penstock.kinesis.marked.manifest import Manifest
+from penstock.kinesis.read.errors import StreamReadError
+from penstock.model.lsn import parse_lsn
+from penstock.model.stream_position import StreamPosition
+
+P = TypeVar("P")
+"""Where a manifest was found."""
+
+
+class HistoryLost(StreamReadError):
+    """What was applied never happened in the server's history: only a new snapshot can go on."""
+
+
+class StreamGap(StreamReadError):
+    """Manifests are missing between what was applied and what comes."""
+
+
+class Link(NamedTuple):
+    """A manifest that is to be applied: everything in it from `start` on."""
+
+    manifest: Manifest
+    start: str
+    """What lies below was applied before."""
+
+
+class _Held(NamedTuple, Generic[P]):
+    manifest: Manifest
+    before: P
+    """Up to where everything was read before it."""
+
+
+class Chain(Generic[P]):
+    """Puts manifests in order behind what was applied. Pure; a position's text sorts as the position does.
+
+    1. A manifest of another slot isn't our concern; one of another system under our slot's name is an error.
+    2. One that ends at or below what was applied says nothing new.
+    3. What was applied must lie on the line of the manifest's history, else HistoryLost.
+    4. One that begins beyond what was applied is held back: another may come late. Who waits too long for
+       that asks `gap`.
+    5. All others are Links, and what was applied is then where they end.
+    6. `resume_at` says from where on manifests have to be read again after a restart that knows only what
+       was applied: everything before it was applied, or says nothing new.
+    """
+
+    def __init__(self, *, slot: str, system: str | None, applied: str | None, place: P) -> None:
+        """`applied` None: the first manifest that is taken is where it begins. `place`: read up to here."""
+        self._slot = slot
+        self.system = system
+        self.applied = applied
+        self._place = place
+        self._held: list[_Held[P]] = []
+
+    @property
+    def resume_at(self) -> P:
+        """Read manifests from behind this place on."""
+        return self._held[0].before if self._held else self._place
+
+    @property
+    def place(self) -> P:
+        """Everything up to here was taken."""
+        return self._place
+
+    @property
+    def gap(self) -> StreamGap | None:
+        """What is missing for those that are held back, if any are."""
+        if not self._held or self.applied is None:
+            return None
+        first = min(held.manifest.since for held in self._held)
+        return StreamGap(
+            f"GAP: manifests are missing in the stream. Applied is everything up to {_shown(self.applied)},"
+            f" and the next manifest begins at {_shown(first)}: changes between them, if there were any, are"
+            " lost. Fix: begin again, with a new snapshot of what is kept downstream"
+        )
+
+    def take(self, manifest: Manifest, place: P) -> list[tuple[Link, P]]:
+        """The next manifest, and where it stands; gives what is to be applied, each with its `resume_at`."""
+        before, self._place = self._place, place
+        if manifest.slot != self._slot:
+            return []
+        if self.system is None:
+            self.system = manifest.system
+        if manifest.system != self.system:
+            raise StreamReadError(
+                f"the stream has manifests of system {manifest.system} under the slot {self._slot}; this"
+                f" reader is bound to system {self.system}: another server, or one made by initdb, a dump or"
+                " pg_upgrade. Fix: begin again, with a new snapshot of what is kept downstream"
+            )
+        if self.applied is None:
+            self.applied = manifest.since
+        self._held.append(_Held(manifest, before))
+        return list(self._links())
+
+    def _links(self) -> list[tuple[Link, P]]:
+        links: list[tuple[Link, P]] = []
+        while True:
+            assert self.applied is not None, "there is a first manifest"
+            ready = [each for each in self._held if each.manifest.since <= self.applied]
+            if not ready:
+                return links
+            held = min(ready, key=lambda each: each.manifest.resolved)
+            self._held.remove(held)
+            if held.manifest.resolved <= self.applied:
+                continue
+            self._check_history(held.manifest)
+            link = Link(held.manifest, self.applied)
+            self.applied = held.manifest.resolved
+            links.append((link, self.resume_at))
+
+    def _check_history(self, manifest: Manifest) -> None:
+        assert self.applied is not None, "there is a first manifest"
+        applied = StreamPosition.parse(self.applied)
+        left = {timeline: parse_lsn(lsn) for timeline, lsn in manifest.history}.get(applied.timeline)
+        on_line = (
+            applied.timeline == manifest.resolved_position.timeline
+            if left is None
+            else applied.commit_lsn <= left
+        )
+        if not on_line:
+            raise HistoryLost(
+                f"what was applied up to {applied.described()} never happened in the history of"
+                f" {manifest.resolved_position.described()}: a standby was promoted that had not all of it."
+                " Fix: begin again, with a new snapshot of what is kept downstream"
+            )
+
+
+def _shown(position: str) -> str:
+    return StreamPosition.parse(position).described()

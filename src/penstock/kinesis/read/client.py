@@ -1,0 +1,189 @@
+"""Reading a stream: shards and pages of records, within Kinesis' limits. Blocks; for drivers and executors.
+
+Credentials are those of the usual AWS chain of the process that calls; nothing of them is an argument.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+from penstock.kinesis.aws.session import one_line, open_session
+from penstock.kinesis.read.errors import StreamReadError
+from penstock.kinesis.read.shards import ShardInfo
+
+MOST_RECORDS: Final = 10_000
+_CALL_EVERY_S: Final = 0.25
+"""Five calls a second are allowed to all readers of a shard together."""
+_FIRST_BACKOFF_S: Final = 0.25
+_LONGEST_BACKOFF_S: Final = 10.0
+_PATIENCE_S: Final = 120.0
+"""For a shard that gives nothing but errors that may pass."""
+_TRANSIENT: Final = frozenset(
+    {
+        "ProvisionedThroughputExceededException",
+        "LimitExceededException",
+        "InternalFailure",
+        "InternalFailureException",
+        "ServiceUnavailable",
+        "ThrottlingException",
+        "KMSThrottlingException",
+        "RequestTimeout",
+    }
+)
+_EXPIRED_ITERATOR: Final = "ExpiredIteratorException"
+
+
+class ReadRecord(NamedTuple):
+    """A record, as GetRecords gives it."""
+
+    sequence: int
+    partition_key: str
+    data: bytes
+    arrived: datetime
+
+
+class Page(NamedTuple):
+    """What one call brought."""
+
+    records: list[ReadRecord]
+    behind_ms: int
+    """How far behind the newest record of the shard; 0: all that there is was read."""
+    is_last: bool
+    """Whether the shard is closed, and this was its end."""
+
+
+class Start(NamedTuple):
+    """Where to begin in a shard: as GetShardIterator takes it."""
+
+    kind: str
+    sequence: int | None = None
+    timestamp: datetime | None = None
+
+    @classmethod
+    def at(cls, sequence: int) -> Start:
+        """With this record, or the first behind it that is still there."""
+        return cls("AT_SEQUENCE_NUMBER", sequence)
+
+    @classmethod
+    def after(cls, sequence: int) -> Start:
+        """Behind this record."""
+        return cls("AFTER_SEQUENCE_NUMBER", sequence)
+
+
+TRIM_HORIZON: Final = Start("TRIM_HORIZON")
+LATEST: Final = Start("LATEST")
+
+
+class StreamClient:
+    """One stream, seen through ListShards, GetShardIterator and GetRecords."""
+
+    def __init__(self, *, stream: str, region: str, endpoint_url: str | None = None) -> None:
+        """`stream` is a name or an ARN. SettingsError if the AWS configuration is no good."""
+        self.stream = stream
+        self._named = {"StreamARN" if stream.startswith("arn:") else "StreamName": stream}
+        # Retries are ours: a page that fails is asked for again, at a pace that leaves others their share.
+        config = Config(connect_timeout=5, read_timeout=20, retries={"total_max_attempts": 1})
+        self._client: Any = open_session(region).create_client(
+            "kinesis", region_name=region, endpoint_url=endpoint_url, config=config
+        )
+
+    def shards(self) -> list[ShardInfo]:
+        """Every shard that retention still has, closed ones included."""
+        found: list[ShardInfo] = []
+        request: dict[str, Any] = dict(self._named)
+        while True:
+            answer = self._call("list_shards", **request)
+            found += map(_shard, answer["Shards"])
+            if not answer.get("NextToken"):
+                return found
+            request = {"NextToken": answer["NextToken"]}
+
+    def pages(self, shard_id: str, start: Start) -> Iterator[Page]:
+        """Pages from `start` on, for as long as the caller wants more, or until a closed shard ends.
+
+        An empty page is no end: it only means that nothing was found this time.
+        """
+        iterator = self._iterator(shard_id, start)
+        called_at = float("-inf")
+        while True:
+            time.sleep(max(0.0, called_at + _CALL_EVERY_S - time.monotonic()))
+            called_at = time.monotonic()
+            answer = self._call("get_records", ShardIterator=iterator, Limit=MOST_RECORDS)
+            if answer is None:
+                # It was not used for five minutes: the caller took its time.
+                iterator = self._iterator(shard_id, start)
+                continue
+            records = [_record(each) for each in answer["Records"]]
+            iterator = answer.get("NextShardIterator")
+            if records:
+                start = Start.after(records[-1].sequence)
+            yield Page(records, answer.get("MillisBehindLatest", 0), iterator is None)
+            if iterator is None:
+                return
+
+    def close(self) -> None:
+        """Close idle connections."""
+        self._client.close()
+
+    def _iterator(self, shard_id: str, start: Start) -> str:
+        place: dict[str, Any] = {}
+        if start.sequence is not None:
+            place["StartingSequenceNumber"] = str(start.sequence)
+        if start.timestamp is not None:
+            place["Timestamp"] = start.timestamp
+        answer = self._call(
+            "get_shard_iterator", ShardId=shard_id, ShardIteratorType=start.kind, **place, **self._named
+        )
+        return str(answer["ShardIterator"])
+
+    def _call(self, operation: str, **request: Any) -> Any:
+        """The answer; None for an iterator that has expired. Waits out what may pass."""
+        began_at = time.monotonic()
+        backoff_s = _FIRST_BACKOFF_S
+        while True:
+            try:
+                return getattr(self._client, operation)(**request)
+            except ClientError as error:
+                code = str(error.response.get("Error", {}).get("Code", ""))
+                status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+                if code == _EXPIRED_ITERATOR:
+                    return None
+                if code not in _TRANSIENT and status < 500:
+                    raise StreamReadError(f"{self.stream}: {operation}: {one_line(error)}") from None
+                failed: Exception = error
+            except BotoCoreError as error:
+                failed = error
+            if time.monotonic() - began_at > _PATIENCE_S:
+                raise StreamReadError(
+                    f"{self.stream}: {operation} fails for {_PATIENCE_S:.0f} s: {one_line(failed)}"
+                ) from None
+            time.sleep(random.uniform(0, backoff_s))  # noqa: S311 - spreads retries, guards nothing
+            backoff_s = min(_LONGEST_BACKOFF_S, 2 * backoff_s)
+
+
+def _shard(found: dict[str, Any]) -> ShardInfo:
+    keys = found["HashKeyRange"]
+    parents = (found.get("ParentShardId"), found.get("AdjacentParentShardId"))
+    return ShardInfo(
+        found["ShardId"],
+        int(keys["StartingHashKey"]),
+        int(keys["EndingHashKey"]),
+        tuple(parent for parent in parents if parent),
+        "EndingSequenceNumber" in found["SequenceNumberRange"],
+    )
+
+
+def _record(found: dict[str, Any]) -> ReadRecord:
+    return ReadRecord(
+        int(found["SequenceNumber"]),
+        found["PartitionKey"],
+        found["Data"],
+        found["ApproximateArrivalTimestamp"],
+    )

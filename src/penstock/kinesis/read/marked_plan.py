@@ -1,0 +1,140 @@
+"""MarkedPlan: offsets of a marked stream, batch by batch. The same offsets give the same changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+from penstock.kinesis.marked.manifest import Manifest
+from penstock.kinesis.read.chain import Chain, Link
+from penstock.kinesis.read.manifest_log import Place
+
+PATIENCE_S: Final = 60.0
+"""How long a manifest that comes late is waited for."""
+
+
+class MarkedOffset(NamedTuple):
+    """How far a reader is: everything below `resolved`."""
+
+    resolved: str
+    place: Place | None
+    """Manifests behind it have to be read."""
+    system: str
+    begins: str
+    """Where the first batch of all began: a start is only a word, and Spark keeps ends alone."""
+    begins_behind: Place | None = None
+    """Manifests behind it had to be read then."""
+
+    @property
+    def beginning(self) -> MarkedOffset:
+        """The offset of that start."""
+        return self._replace(resolved=self.begins, place=self.begins_behind)
+
+
+class ReadLimits(NamedTuple):
+    """How much a batch may hold; one manifest may exceed it."""
+
+    changes: int | None = None
+    size_bytes: int | None = None
+
+
+class _Step(NamedTuple):
+    link: Link
+    resume_at: Place | None
+
+
+Fetch = Callable[[Place | None], Iterable[tuple[Place, Manifest]]]
+"""The manifests that are there now, behind a place."""
+
+
+class MarkedPlan:
+    """Follows the manifests behind an offset. Knows no clock and no Spark; `fetch` asks the stream.
+
+    1. `advance` reads what manifests are new, and gives the offset of the next batch: as many links of the
+       chain as the limits allow, at least one, or the same offset if there is none.
+    2. `links` gives the links between two offsets, those of a restarted query included: then the chain is
+       built again from the first of them.
+    3. `held_since` is when the first manifest came that is held back for another; too long ago is a gap.
+    """
+
+    def __init__(self, fetch: Fetch, slot: str) -> None:
+        self._fetch = fetch
+        self._slot = slot
+        self._chain: Chain[Place | None] | None = None
+        self._steps: list[_Step] = []
+        """Behind `_at`, in order."""
+        self._at: MarkedOffset | None = None
+        self._held_since: float | None = None
+
+    def advance(
+        self, offset: MarkedOffset, limits: ReadLimits, now: float, *, up_to: str | None = None
+    ) -> MarkedOffset:
+        """The end of the next batch; not beyond `up_to`, and then no manifest is waited for."""
+        self._go_to(offset)
+        self._read(now, patience_s=PATIENCE_S if up_to is None else 0.0)
+        changes = size_bytes = 0
+        chosen: _Step | None = None
+        for step in self._steps:
+            said = step.link.manifest
+            changes, size_bytes = changes + said.changes, size_bytes + said.bytes
+            is_over = _exceeds(changes, limits.changes) or _exceeds(size_bytes, limits.size_bytes)
+            if (chosen is not None and is_over) or (up_to is not None and said.resolved > up_to):
+                break
+            chosen = step
+        if chosen is None:
+            return offset
+        return offset._replace(resolved=chosen.link.manifest.resolved, place=chosen.resume_at)
+
+    def links(self, start: MarkedOffset, end: MarkedOffset, now: float) -> list[Link]:
+        """What lies between them."""
+        self._go_to(start)
+        if not any(step.link.manifest.resolved >= end.resolved for step in self._steps):
+            self._read(now, PATIENCE_S)
+        found = []
+        for step in self._steps:
+            if step.link.start >= end.resolved:
+                break
+            found.append(step.link)
+        return found
+
+    @property
+    def newest(self) -> str | None:
+        """The end of the last link that is known."""
+        if self._steps:
+            return self._steps[-1].link.manifest.resolved
+        return None if self._at is None else self._at.resolved
+
+    def _go_to(self, offset: MarkedOffset) -> None:
+        """Forget what lies before an offset; or build the chain again, if it isn't on the way."""
+        if self._at is not None and self._chain is not None:
+            for count, step in enumerate(self._steps, start=1):
+                if step.link.manifest.resolved == offset.resolved:
+                    del self._steps[:count]
+                    self._at = offset
+                    return
+            if self._at.resolved == offset.resolved:
+                return
+        self._at = offset
+        self._steps = []
+        self._held_since = None
+        self._chain = Chain(
+            slot=self._slot, system=offset.system, applied=offset.resolved, place=offset.place
+        )
+
+    def _read(self, now: float, patience_s: float) -> None:
+        chain = self._chain
+        assert chain is not None, "the plan is at an offset"
+        for place, manifest in self._fetch(chain.place):
+            self._steps += [_Step(link, resume_at) for link, resume_at in chain.take(manifest, place)]
+        gap = chain.gap
+        if gap is None:
+            self._held_since = None
+            return
+        if self._held_since is None:
+            self._held_since = now
+        if now - self._held_since >= patience_s:
+            raise gap
+
+
+def _exceeds(amount: int, limit: int | None) -> bool:
+    return limit is not None and amount > limit

@@ -1,0 +1,185 @@
+"""The ranges of manifests, as tasks: each reads its shards once, drops repeats and counts what it found."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from penstock.kinesis.marked.prefix import PREFIX_BYTES, unmarked
+from penstock.kinesis.read.chain import Link
+from penstock.kinesis.read.client import ReadRecord, Start, StreamClient
+from penstock.kinesis.read.errors import RecordsExpired, StreamReadError
+from penstock.kinesis.read.positions import Positions
+from penstock.kinesis.read.shards import ShardInfo, overlapping
+from penstock.model.lsn import format_lsn
+
+_MARK = b'{"pos":"'
+_POINTER = b'"action":"Q"'
+
+
+class Portion(NamedTuple):
+    """What one manifest says of the shards of one task."""
+
+    by: bytes
+    since: bytes
+    resolved: bytes
+    start: bytes
+    """What lies below was applied before."""
+    end: bytes
+    """What lies here or beyond comes with a later batch."""
+    changes: int
+    """How many positions must be found."""
+
+
+class ShardSpan(NamedTuple):
+    """What is to be read of one shard."""
+
+    shard: str
+    first: int
+    last: int
+
+
+class MarkedTask(NamedTuple):
+    """Shards that share keys, and what must be found in them. Portions are in order."""
+
+    spans: tuple[ShardSpan, ...]
+    portions: tuple[Portion, ...]
+
+
+class MarkedRecord(NamedTuple):
+    """A change of a marked stream."""
+
+    position: str
+    payload: bytes
+    """Without the prefix: as the output plugin wrote it."""
+    shard: str
+    record: ReadRecord
+
+
+def plan_tasks(links: Sequence[Link], shards: Mapping[str, ShardInfo], up_to: str) -> list[MarkedTask]:
+    """The tasks of a batch; nothing at or beyond `up_to` is in it.
+
+    A key that has moved, because its shard was split or merged, has its repeats in shards whose hash ranges
+    overlap. These go to one task, so that it alone can tell repeats.
+    """
+    wanted = {name for link in links for name in link.manifest.shards}
+    if gone := sorted(wanted - shards.keys()):
+        raise RecordsExpired(
+            f"{', '.join(gone)}: no such shard any more, and manifests speak of records in it: the stream's"
+            " retention has passed them. Fix: begin again, with a new snapshot of what is kept downstream"
+        )
+    return [_task(group, links, up_to) for group in overlapping(shards, wanted)]
+
+
+def _task(group: Sequence[str], links: Sequence[Link], up_to: str) -> MarkedTask:
+    spans: dict[str, ShardSpan] = {}
+    portions = []
+    for link in links:
+        count = 0
+        for name in group:
+            found = link.manifest.shards.get(name)
+            if found is None:
+                continue
+            first, last = int(found.first), int(found.last)
+            known = spans.get(name, ShardSpan(name, first, last))
+            spans[name] = ShardSpan(name, min(known.first, first), max(known.last, last))
+            count += found.count
+        if count:
+            said = link.manifest
+            end = min(said.resolved, up_to)
+            by, since, resolved = (text.encode() for text in (said.by, said.since, said.resolved))
+            portions.append(Portion(by, since, resolved, link.start.encode(), end.encode(), count))
+    return MarkedTask(tuple(spans.values()), tuple(portions))
+
+
+def read_task(client: StreamClient, task: MarkedTask) -> Iterator[MarkedRecord]:
+    """The changes of a task, each position once; an error at the end if they aren't what manifests say."""
+    sieve = _Sieve(task.portions)
+    for span in task.spans:
+        for record in read_span(client, span):
+            if (kept := sieve.keep(span.shard, record)) is not None:
+                yield kept
+    yield from sieve.pointers()
+    sieve.check()
+
+
+def read_span(client: StreamClient, span: ShardSpan) -> Iterator[ReadRecord]:
+    """Every record of a range, others' included; RecordsExpired if its first one is gone."""
+    is_first = True
+    for page in client.pages(span.shard, Start.at(span.first)):
+        for record in page.records:
+            if is_first and record.sequence != span.first:
+                raise RecordsExpired(
+                    f"{client.stream}, {span.shard}: the records from {span.first} on are gone: the stream's"
+                    " retention has passed them. Fix: begin again, with a new snapshot of what is kept"
+                    " downstream, and let the stream keep records longer than readers may fall behind"
+                )
+            is_first = False
+            if record.sequence <= span.last:
+                yield record
+            if record.sequence >= span.last:
+                return
+        if page.is_last:
+            raise StreamReadError(
+                f"{client.stream}, {span.shard} ends before {span.last}, which a manifest names: the stream"
+                " isn't the one that was written to"
+            )
+
+
+class _Sieve:
+    """Keeps the records of some portions, each position once, originals before pointers."""
+
+    def __init__(self, portions: Sequence[Portion]) -> None:
+        self._portions = portions
+        self._ends = [portion.resolved for portion in portions]
+        self._seen = [Positions() for _ in portions]
+        # A manifest may begin below what was applied: its answer was lost and another one says it again, or
+        # another leader began where the slot stood. Then several speak of a position.
+        self._also = [
+            [later for later in range(index + 1, len(portions)) if portions[later].since < portion.resolved]
+            for index, portion in enumerate(portions)
+        ]
+        self._pointers: dict[bytes, MarkedRecord] = {}
+
+    def keep(self, shard: str, record: ReadRecord) -> MarkedRecord | None:
+        data = record.data
+        if not data.startswith(_MARK):
+            return None
+        position, by = data[8:46], data[54:66]
+        index = bisect_right(self._ends, position)
+        if index == len(self._ends):
+            return None
+        is_new = False
+        for each in (index, *self._also[index]):
+            portion = self._portions[each]
+            if portion.by == by and portion.since <= position:
+                is_new |= self._seen[each].add(position) and each == index
+        portion = self._portions[index]
+        if not portion.start <= position < portion.end:
+            return None
+        is_pointer = data.startswith(_POINTER, PREFIX_BYTES)
+        if not is_pointer:
+            is_new |= self._pointers.pop(position, None) is not None
+        if not is_new:
+            return None
+        kept = MarkedRecord(position.decode(), unmarked(data), shard, record)
+        if not is_pointer:
+            return kept
+        self._pointers[position] = kept
+        return None
+
+    def pointers(self) -> Iterator[MarkedRecord]:
+        """Those whose originals aren't there."""
+        yield from self._pointers.values()
+
+    def check(self) -> None:
+        for portion, seen in zip(self._portions, self._seen, strict=True):
+            if len(seen) != portion.changes:
+                since, resolved = (
+                    format_lsn(int(end[9:25], 16)) for end in (portion.since, portion.resolved)
+                )
+                raise StreamReadError(
+                    f"the stream has {len(seen)} changes from {since} to {resolved}, and its manifest says"
+                    f" {portion.changes}: it isn't what was written. Fix: begin again, with a new snapshot"
+                )

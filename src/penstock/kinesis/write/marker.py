@@ -1,0 +1,185 @@
+"""Marker: sends manifests, one at a time, and holds the frontier back until they are accepted."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import structlog
+
+from penstock.abandonable import DaemonThreads
+from penstock.clock import awake_or_asleep
+from penstock.errors import LineStale, SinkOutage
+from penstock.kinesis.aws.outcome import Entry, Failed, MarkResult, Placed, Refused, Unsent
+from penstock.kinesis.marked.manifest import encode, partition_key
+from penstock.kinesis.write.event import ChangeEvent
+from penstock.kinesis.write.gate import Flight, SendGate, Vouched
+from penstock.kinesis.write.mark_pace import MarkPace
+from penstock.kinesis.write.marks import Marks, Signature
+from penstock.kinesis.write.ports import MarkSink
+from penstock.status.capture_metrics import CaptureMetrics
+from penstock.status.health import Fault, Health
+
+_SAY_AGAIN_S = 5.0
+
+_log = structlog.get_logger()
+
+
+class Frontier(Protocol):
+    """Whoever knows up to where everything is accepted."""
+
+    @property
+    def frontier_lsn(self) -> int:
+        """Everything before it is accepted."""
+
+
+class Marker:
+    """The frontier of a marked stream: Postgres is told of nothing that no accepted manifest speaks of.
+
+    Records accepted, manifest accepted, Postgres told: in this order. A manifest that failed, or whose answer
+    was lost, is replaced by one with the same `since` that says more.
+    """
+
+    def __init__(
+        self,
+        *,
+        marks: Marks,
+        signature: Signature,
+        tracker: Frontier,
+        sink: MarkSink,
+        freshness: Vouched,
+        health: Health,
+        metrics: CaptureMetrics,
+        pace: MarkPace,
+        backoff: Callable[[int], float],
+        outage_limit_s: float,
+    ) -> None:
+        self._marks = marks
+        self._signature = signature
+        self._tracker = tracker
+        self._sink = sink
+        self._freshness = freshness
+        self._gate = SendGate(freshness)
+        self._health = health
+        self._metrics = metrics
+        self._pace = pace
+        self._backoff = backoff
+        self._outage_limit_s = outage_limit_s
+        self._threads = DaemonThreads(1, name="put-mark")
+        self._turn = asyncio.Lock()
+        self._wake = asyncio.Event()
+        self._under_way: asyncio.Future[MarkResult] | None = None
+        self._flight: Flight | None = None
+        self._after: str | None = None
+        """The sequence number of the last manifest."""
+        self._attempt = 0
+        self._failing_since: float | None = None
+        self._said_at = float("-inf")
+        self._on_moved: list[Callable[[], None]] = []
+
+    @property
+    def frontier_lsn(self) -> int:
+        """Everything before it is in an accepted manifest."""
+        return self._marks.since_lsn
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether accepted records wait for a manifest."""
+        return self._marks.waiting_records > 0
+
+    def on_moved(self, callback: Callable[[], None]) -> None:
+        """Call this whenever more may be confirmed."""
+        self._on_moved.append(callback)
+
+    def accepted(self, events: Sequence[ChangeEvent], entries: Sequence[Entry]) -> None:
+        """These events were accepted, and are marked in the tracker."""
+        self._marks.accepted(events, entries, self._tracker.frontier_lsn)
+        if self._marks.waiting_records:
+            self._wake.set()
+
+    async def run(self) -> None:
+        """Send manifests when they are due, until cancelled, or until none is accepted for too long."""
+        while True:
+            now = time.monotonic()
+            due_at = self._pace.due_at(waiting_records=self._marks.waiting_records)
+            if due_at <= now:
+                async with self._turn:
+                    await self._send()
+                continue
+            self._wake.clear()
+            try:
+                async with asyncio.timeout(due_at - now):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    async def catch_up(self) -> None:
+        """Send what is to be said of all of the frontier, whatever the pace."""
+        async with self._turn:
+            while self._marks.complete_lsn(self._tracker.frontier_lsn) > self._marks.since_lsn:
+                if not await self._send():
+                    await asyncio.sleep(self._backoff(self._attempt))
+
+    async def close(self, *, until: float | None = None) -> None:
+        """Let nothing more out, and wait for a manifest that has left: for its time-out, or `until` then."""
+        self._gate.close()
+        if self._under_way is not None and self._flight is not None and self._flight.has_left:
+            left_s = None if until is None else max(0.0, until - time.monotonic())
+            await asyncio.wait([self._under_way], timeout=left_s)
+        self._threads.dismiss()
+
+    async def _send(self) -> bool:
+        """One manifest, of everything up to the frontier; whether it was accepted."""
+        data = encode(self._signature.manifest(self._marks.draft(self._tracker.frontier_lsn)))
+        self._flight = Flight(self._gate, time.monotonic())
+        key = partition_key(self._signature.slot)
+        self._under_way = self._threads.submit(
+            self._sink.put_mark, data, key, self._after, self._flight.may_leave
+        )
+        # Not awaited itself: a cancellation must leave it to `close`. A resolver knows no time-out.
+        done, _ = await asyncio.wait([self._under_way], timeout=self._outage_limit_s)
+        if not done:
+            raise SinkOutage(f"a manifest is under way for {self._outage_limit_s:.0f} s")
+        result, self._under_way = self._under_way.result(), None
+        now = time.monotonic()
+        if isinstance(result, Placed):
+            self._placed(result, len(data), now)
+            return True
+        self._marks.take_back()
+        self._failed(result, now)
+        return False
+
+    def _placed(self, result: Placed, size_bytes: int, now: float) -> None:
+        self._marks.settle()
+        self._after = result.sequence
+        self._attempt, self._failing_since = 0, None
+        self._pace.sent(now, size_bytes)
+        self._metrics.manifests.inc()
+        self._health.clear_fault(Fault.MARKS)
+        for callback in self._on_moved:
+            callback()
+
+    def _failed(self, result: Refused | Failed | Unsent, now: float) -> None:
+        self._pace.failed(now, self._backoff(self._attempt))
+        self._attempt += 1
+        if isinstance(result, Unsent):
+            if not self._freshness.is_fresh(awake_or_asleep()):
+                age_s = self._freshness.age_s(awake_or_asleep())
+                raise LineStale(f"no sign of leadership for {age_s:.1f} s")
+            return
+        self._metrics.manifest_errors.labels(result.code).inc()
+        # A manifest is small and plain: if it is refused, the fault isn't its own.
+        if isinstance(result, Refused) or result.stream_fault:
+            self._health.set_fault(Fault.MARKS, f"manifests are refused: {result.code}: {result.message}")
+        if now - self._said_at >= _SAY_AGAIN_S:
+            self._said_at = now
+            _log.warning("manifest_failed", code=result.code, message=result.message, attempt=self._attempt)
+        if self._failing_since is None:
+            self._failing_since = now
+        if now - self._failing_since >= self._outage_limit_s:
+            raise SinkOutage(
+                f"Kinesis accepted no manifest for {now - self._failing_since:.0f} s;"
+                " the slot is given up until it answers"
+            )

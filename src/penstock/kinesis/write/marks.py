@@ -1,0 +1,246 @@
+"""Marks: what the next manifest has to say, gathered from what Kinesis has accepted."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from penstock.kinesis.aws.outcome import Entry
+from penstock.kinesis.marked.manifest import ACTION, Manifest, ShardRange, TableMark
+from penstock.kinesis.write.event import ChangeEvent
+from penstock.model.lsn import format_lsn
+from penstock.model.relation import Relation
+from penstock.model.stream_position import History, StreamPosition, operation
+
+MOST_TABLES: Final = 200
+"""So many tables are listed in a manifest; more are `*`."""
+
+
+class _Range:
+    """Where records stand in a shard. Sequence numbers are kept with their length: they compare by value."""
+
+    __slots__ = ("count", "first", "last")
+
+    def __init__(self, number: tuple[int, str]) -> None:
+        self.first = self.last = number
+        self.count = 0
+
+    def include(self, first: tuple[int, str], last: tuple[int, str], count: int) -> None:
+        self.first = min(self.first, first)
+        self.last = max(self.last, last)
+        self.count += count
+
+
+class Tally:
+    """What is known of some accepted records, in a size that doesn't grow with their number."""
+
+    __slots__ = ("_shards", "_tables", "records", "size_bytes")
+
+    def __init__(self) -> None:
+        self.records = self.size_bytes = 0
+        self._shards: dict[str, _Range] = {}
+        self._tables: dict[Relation, tuple[int, tuple[int, int] | None]] = {}
+        """Changes, and (commit LSN, op_offset) of the last truncate."""
+
+    def add(self, event: ChangeEvent, entry: Entry) -> None:
+        """This event was accepted there."""
+        self.records += 1
+        self.size_bytes += event.record_size_bytes
+        number = (len(entry.sequence), entry.sequence)
+        shard = self._shards.get(entry.shard)
+        if shard is None:
+            shard = self._shards[entry.shard] = _Range(number)
+        shard.include(number, number, 1)
+        if event.relation is not None:
+            at = (event.commit_lsn, event.op_offset) if event.truncates else None
+            self._count(event.relation, 1, at)
+
+    def merge(self, other: Tally) -> None:
+        """Take over what another one knows."""
+        self.records += other.records
+        self.size_bytes += other.size_bytes
+        for name, shard in other._shards.items():
+            mine = self._shards.setdefault(name, _Range(shard.first))
+            mine.include(shard.first, shard.last, shard.count)
+        for relation, (count, truncated) in other._tables.items():
+            self._count(relation, count, truncated)
+
+    def _count(self, relation: Relation, count: int, truncated: tuple[int, int] | None) -> None:
+        before, last = self._tables.get(relation, (0, None))
+        if truncated is not None:
+            last = truncated if last is None else max(last, truncated)
+        self._tables[relation] = before + count, last
+
+    def shards(self) -> dict[str, ShardRange]:
+        """For a manifest."""
+        return {
+            name: ShardRange(shard.first[1], shard.last[1], shard.count)
+            for name, shard in sorted(self._shards.items())
+        }
+
+    def tables(self, history: History) -> dict[str, TableMark] | str:
+        """For a manifest."""
+        if len(self._tables) > MOST_TABLES:
+            return "*"
+        return {
+            str(relation): TableMark(count, None if truncated is None else _position(history, *truncated))
+            for relation, (count, truncated) in sorted(self._tables.items())
+        }
+
+
+def _position(history: History, commit_lsn: int, op_offset: int) -> str:
+    return str(StreamPosition(history.of_record(commit_lsn), commit_lsn, operation(op_offset)))
+
+
+class Draft(NamedTuple):
+    """What a manifest is to say: everything from `since_lsn` up to, not including, `resolved_lsn`."""
+
+    since_lsn: int
+    resolved_lsn: int
+    tally: Tally
+
+
+class _Span(NamedTuple):
+    """Transactions beyond the frontier that are told of together."""
+
+    first: int
+    """The lowest commit LSN."""
+    last: int
+    """The highest."""
+    tally: Tally
+
+
+class Marks:
+    """Gathers accepted records until a manifest that speaks of them is accepted itself. Pure.
+
+    The problem. A manifest speaks of whole transactions, all that were committed from `since` up to a
+    frontier. Records are accepted in any order, also those of transactions beyond the frontier; and a
+    manifest may be refused, or its answer may be lost, when more has been accepted already.
+
+    State. `_spans`: tallies of transactions beyond the frontier, by commit LSN. `_next`: what lies below the
+    frontier and is in no manifest. `_drafted`: what is in the manifest that is under way.
+
+    Rules.
+    1. A record is added once, when its acceptance is marked in the AckTracker. The frontier that comes with
+       it is the one behind that.
+    2. `draft(frontier)` says what is to be told of everything with `since <= commit LSN < resolved`: that is
+       complete, because the frontier passes a transaction only when all of it is accepted.
+    3. `settle()`: the draft's manifest was accepted, and the next one begins where it ends. `take_back()`:
+       it was not, or nobody knows; the next one has the same `since` and says all of it again.
+    4. One draft at a time.
+    5. A frontier that stands still while others overtake it must not cost memory for each of them. Beyond
+       `most_spans`, neighbours are put together. Then a frontier within a span resolves only what lies before
+       it: less than it could, never more.
+    """
+
+    def __init__(self, since_lsn: int, *, most_spans: int = 2_000) -> None:
+        self._since_lsn = since_lsn
+        self._most_spans = most_spans
+        self._spans: list[_Span] = []
+        """Sorted, and without a commit LSN in common."""
+        self._next = Tally()
+        self._drafted: Draft | None = None
+
+    @property
+    def since_lsn(self) -> int:
+        """Everything before it is in an accepted manifest."""
+        return self._since_lsn
+
+    @property
+    def waiting_records(self) -> int:
+        """Records that no accepted manifest speaks of, and the next one will."""
+        return self._next.records + (0 if self._drafted is None else self._drafted.tally.records)
+
+    def accepted(self, events: Sequence[ChangeEvent], entries: Sequence[Entry], frontier_lsn: int) -> None:
+        """These events were accepted and marked, and the frontier is now there."""
+        complete = self.complete_lsn(frontier_lsn)
+        for event, entry in zip(events, entries, strict=True):
+            tally = self._next if event.commit_lsn < complete else self._span(event.commit_lsn).tally
+            tally.add(event, entry)
+        self._close(frontier_lsn)
+
+    def draft(self, frontier_lsn: int) -> Draft:
+        """What is to be said of everything that is complete."""
+        assert self._drafted is None, "one draft at a time"
+        self._close(frontier_lsn)
+        self._drafted = Draft(self._since_lsn, self.complete_lsn(frontier_lsn), self._next)
+        self._next = Tally()
+        return self._drafted
+
+    def settle(self) -> None:
+        """The draft's manifest was accepted."""
+        assert self._drafted is not None, "there is a draft"
+        self._since_lsn = self._drafted.resolved_lsn
+        self._drafted = None
+
+    def take_back(self) -> None:
+        """The draft's manifest was not accepted, as far as anybody knows."""
+        assert self._drafted is not None, "there is a draft"
+        self._next.merge(self._drafted.tally)
+        self._drafted = None
+
+    def complete_lsn(self, frontier_lsn: int) -> int:
+        """What the next draft would resolve with this frontier."""
+        return min(frontier_lsn, self._spans[0].first) if self._spans else frontier_lsn
+
+    def _span(self, commit_lsn: int) -> _Span:
+        index = bisect_right(self._spans, commit_lsn, key=_first)
+        if index and commit_lsn <= self._spans[index - 1].last:
+            return self._spans[index - 1]
+        span = _Span(commit_lsn, commit_lsn, Tally())
+        self._spans.insert(index, span)
+        if len(self._spans) > self._most_spans:
+            self._put_together()
+            return self._span(commit_lsn)
+        return span
+
+    def _put_together(self) -> None:
+        """Halve the number of spans."""
+        spans = []
+        for at in range(0, len(self._spans), 2):
+            one, *other = self._spans[at : at + 2]
+            for each in other:
+                one.tally.merge(each.tally)
+                one = one._replace(last=each.last)
+            spans.append(one)
+        self._spans = spans
+
+    def _close(self, frontier_lsn: int) -> None:
+        """What the frontier has passed is complete."""
+        count = 0
+        for span in self._spans:
+            if span.last >= frontier_lsn:
+                break
+            self._next.merge(span.tally)
+            count += 1
+        del self._spans[:count]
+
+
+def _first(span: _Span) -> int:
+    return span.first
+
+
+class Signature(NamedTuple):
+    """Who sends manifests, and in which history."""
+
+    system: str
+    slot: str
+    by: str
+    history: History
+
+    def manifest(self, draft: Draft) -> Manifest:
+        """What a draft says, signed."""
+        return Manifest(
+            action=ACTION,
+            system=self.system,
+            slot=self.slot,
+            by=self.by,
+            since=str(self.history.boundary(draft.since_lsn)),
+            resolved=str(self.history.boundary(draft.resolved_lsn)),
+            changes=draft.tally.records,
+            bytes=draft.tally.size_bytes,
+            shards=draft.tally.shards(),
+            tables=draft.tally.tables(self.history),
+            history=[(old, format_lsn(lsn)) for old, lsn in sorted(self.history.switch_points.items())],
+        )

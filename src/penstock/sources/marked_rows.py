@@ -1,0 +1,134 @@
+"""Changes of a marked stream as rows: records as they are, or the typed columns of tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from penstock.decoding.plugins import decoder_for
+from penstock.decoding.rows import ChangeDecoder, Column
+from penstock.kinesis.read.errors import StreamReadError
+from penstock.kinesis.read.marked_ranges import MarkedRecord
+from penstock.model.lsn import format_lsn
+from penstock.model.relation import Relation
+from penstock.model.stream_position import StreamPosition
+from penstock.sources.log_source import row_schema, with_names
+
+PLUGIN: Final = "wal2json"
+"""What records of a stream are, whichever plugin the server has."""
+_ROWS: Final = 5_000
+_BYTES: Final = 4 << 20
+
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("position", pa.string()),
+        pa.field("timeline", pa.int64()),
+        pa.field("tx_offset", pa.int64()),
+        pa.field("op_offset", pa.int64()),
+        pa.field("lsn", pa.string()),
+        pa.field("relation", pa.string()),
+        pa.field("action", pa.string()),
+        pa.field("data", pa.binary()),
+        pa.field("partitionKey", pa.string()),
+        pa.field("shardId", pa.string()),
+        pa.field("sequenceNumber", pa.string()),
+        pa.field("approximateArrivalTimestamp", pa.timestamp("us", "UTC")),
+    ]
+)
+
+
+class Typed(NamedTuple):
+    """How the rows of tables are read."""
+
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]
+
+    def decoder(self, relation: Relation) -> ChangeDecoder:
+        """For the changes of one table."""
+        return ChangeDecoder(str(relation), self.columns, self.key, plugin=PLUGIN)
+
+
+def marked_schema(typed: Typed | None, tables: Sequence[Relation]) -> StructType:
+    """The columns."""
+    return from_arrow_schema(SCHEMA) if typed is None else row_schema(typed.decoder(tables[0]))
+
+
+Found = tuple[Relation | None, MarkedRecord]
+
+
+def of_tables(records: Iterator[MarkedRecord], tables: frozenset[Relation]) -> Iterator[Found]:
+    """The records of these tables (none: all), each with its table."""
+    relation_of = decoder_for(PLUGIN).relation
+    for record in records:
+        relation = relation_of(record.payload)
+        if not tables or relation in tables:
+            yield relation, record
+
+
+def is_pointer(found: MarkedRecord) -> bool:
+    return decoder_for(PLUGIN).summary(found.payload).action == "Q"
+
+
+def _bounded(found: Iterator[Found]) -> Iterator[list[Found]]:
+    held: list[Found] = []
+    size = 0
+    for each in found:
+        held.append(each)
+        size += len(each[1].payload)
+        if len(held) >= _ROWS or size >= _BYTES:
+            yield held
+            held, size = [], 0
+    if held:
+        yield held
+
+
+def typed_batches(found: Iterator[Found], typed: Typed) -> Iterator[pa.RecordBatch]:
+    """Typed rows, as those of a log directory."""
+    decoders: dict[Relation, ChangeDecoder] = {}
+    for held in _bounded(found):
+        for relation in dict.fromkeys(relation for relation, _ in held if relation is not None):
+            decoder = decoders.setdefault(relation, typed.decoder(relation))
+            mine = [record for each, record in held if each == relation]
+            for record in mine:
+                if is_pointer(record):
+                    raise StreamReadError(
+                        f"a change of {relation} at {record.position} is in quarantine, and has no columns"
+                        ' here. Fix: .option("raw", "true") tells where it is'
+                    )
+            places = [StreamPosition.parse(record.position) for record in mine]
+            offsets = [(place.commit_lsn, place.operation - 1) for place in places]
+            changes = decoder.decode(offsets, [record.payload for record in mine])
+            yield with_names(relation, changes, to_arrow_schema(row_schema(decoder), timezone="UTC"))
+
+
+def raw_batches(found: Iterator[Found]) -> Iterator[pa.RecordBatch]:
+    action_of = decoder_for(PLUGIN).summary
+    for held in _bounded(found):
+        rows = []
+        for relation, record in held:
+            place = StreamPosition.parse(record.position)
+            rows.append(
+                (
+                    record.position,
+                    place.timeline,
+                    place.commit_lsn,
+                    place.operation - 1,
+                    format_lsn(place.commit_lsn),
+                    None if relation is None else str(relation),
+                    action_of(record.payload).action,
+                    record.payload,
+                    record.record.partition_key,
+                    record.shard,
+                    str(record.record.sequence),
+                    record.record.arrived,
+                )
+            )
+        columns = [
+            pa.array(values, field.type)
+            for values, field in zip(zip(*rows, strict=True), SCHEMA, strict=True)
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=SCHEMA)

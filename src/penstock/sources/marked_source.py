@@ -1,0 +1,157 @@
+"""`format("penstock")` over a marked stream: whole transactions, each change once (docs/spark.md).
+
+1. The driver reads manifests only. An offset is where a manifest ends, and the place of that manifest.
+2. Executors read the ranges that manifests name; shards that share keys go to one task, which drops repeats
+   and counts. So a batch holds whole transactions, and the same offsets give the same rows at every attempt.
+3. `initialOffset` is only a word. The first end says where that was, so that a query that dies in its first
+   batch begins at the same place.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from penstock.kinesis.read.manifest_log import Place
+from penstock.kinesis.read.marked_plan import MarkedOffset, ReadLimits
+from penstock.kinesis.read.marked_ranges import MarkedTask, read_task
+from penstock.sources.marked_driver import MarkedDriver
+from penstock.sources.marked_query import MarkedQuery
+from penstock.sources.marked_rows import Typed, of_tables, raw_batches, typed_batches
+
+
+class _Task(InputPartition):
+    def __init__(self, task: MarkedTask) -> None:
+        self.task = task
+
+
+class _Reading:
+    """What batch and streaming readers share. Travels to executors: holds nothing of the driver's there."""
+
+    def __init__(self, query: MarkedQuery, typed: Typed | None) -> None:
+        self._query = query
+        self._typed = typed
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The changes of a task, as Arrow batches."""
+        assert isinstance(partition, _Task), "a partition of ours"
+        client = self._query.open()
+        try:
+            records = of_tables(read_task(client, partition.task), frozenset(self._query.tables))
+            yield from raw_batches(records) if self._typed is None else typed_batches(records, self._typed)
+        finally:
+            client.close()
+
+
+class MarkedReader(_Reading, DataSourceReader):
+    """`spark.read`: everything from the start up to what is there at load."""
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """The tasks."""
+        driver, now = MarkedDriver(self._query), time.monotonic()
+        start = driver.begin()
+        if start is None:
+            raise driver.unmarked()
+        end = driver.plan.advance(start, ReadLimits(), now)
+        return [_Task(task) for task in driver.tasks(start, end, now)]
+
+
+class MarkedStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """`spark.readStream`."""
+
+    def __init__(self, query: MarkedQuery, typed: Typed | None) -> None:
+        super().__init__(query, typed)
+        self._driver: MarkedDriver | None = None
+        self._available: str | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_driver": None}
+
+    @property
+    def driver(self) -> MarkedDriver:
+        """Made where it is first asked for: on the driver."""
+        if self._driver is None:
+            self._driver = MarkedDriver(self._query)
+        return self._driver
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Only a word: see above."""
+        return {"start": self._query.start}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """What the options say; Spark knows one limit at a time, `latestOffset` keeps both."""
+        limits = self._query.limits
+        if limits.changes is not None:
+            return ReadMaxRows(limits.changes)
+        if limits.size_bytes is not None:
+            return ReadMaxBytes(limits.size_bytes)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """What is there now is all that is read."""
+        self._available = self.driver.newest()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """The end of the next batch."""
+        now = time.monotonic()
+        offset = _offset(start)
+        if offset is None:
+            offset = self.driver.begin_patiently(now)
+            if offset is None:
+                return start
+        limits = ReadLimits() if isinstance(limit, ReadAllAvailable) else self._query.limits
+        return _json(self.driver.plan.advance(offset, limits, now, up_to=self._available))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """The newest manifest that is known: how far behind a query is."""
+        newest = self.driver.plan.newest
+        return None if newest is None else {"resolved": newest}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The tasks between two offsets."""
+        upper = _offset(end)
+        if upper is None:
+            return []
+        lower = _offset(start) or upper.beginning
+        if lower.resolved == upper.resolved:
+            return []
+        return [_Task(task) for task in self.driver.tasks(lower, upper, time.monotonic())]
+
+
+def _offset(found: Mapping[str, Any]) -> MarkedOffset | None:
+    if "resolved" not in found:
+        return None
+    return MarkedOffset(
+        found["resolved"],
+        _place(found.get("place")),
+        found["system"],
+        found["begins"],
+        _place(found.get("beginsBehind")),
+    )
+
+
+def _place(text: str | None) -> Place | None:
+    if text is None:
+        return None
+    shard, _, sequence = text.partition(":")
+    return Place(shard, int(sequence))
+
+
+def _json(offset: MarkedOffset) -> dict[str, Any]:
+    places = {"place": offset.place, "beginsBehind": offset.begins_behind}
+    return {
+        "resolved": offset.resolved,
+        "system": offset.system,
+        "begins": offset.begins,
+        **{name: f"{place.shard}:{place.sequence}" for name, place in places.items() if place is not None},
+    }

@@ -1,0 +1,143 @@
+"""Marks against a list of everything that was ever accepted: what a manifest says is what that list has."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from penstock.kinesis.aws.outcome import Entry
+from penstock.kinesis.marked.manifest import ShardRange, TableMark
+from penstock.kinesis.write.event import ChangeEvent
+from penstock.kinesis.write.marks import MOST_TABLES, Draft, Marks, Tally
+from penstock.model.relation import Relation
+from penstock.model.stream_position import History, StreamPosition, operation
+
+HISTORY = History(2, {1: 60})
+TABLES = [Relation("public", "a"), Relation("public", 'b".c'), None]
+
+
+class Taken(NamedTuple):
+    event: ChangeEvent
+    entry: Entry
+
+
+class Waiting(NamedTuple):
+    """A record of a transaction that is not accepted yet."""
+
+    commit_lsn: int
+    op_offset: int
+
+
+class MarksMachine(RuleBasedStateMachine):
+    """Transactions of some records each; these are accepted in any order, in batches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.marks = Marks(10, most_spans=3)
+        self.since = 10
+        self.next_lsn = 10
+        self.sequence = 8
+        self.waiting: list[Waiting] = []
+        self.taken: list[Taken] = []
+        self.ends: list[tuple[int, int]] = []
+        """Of each transaction: its commit LSN, and its end."""
+        self.draft: Draft | None = None
+
+    @rule(records=st.integers(1, 4), gap=st.integers(0, 3))
+    def transaction(self, records: int, gap: int) -> None:
+        commit_lsn = self.next_lsn + gap
+        self.waiting += [Waiting(commit_lsn, 2 * place) for place in range(records)]
+        self.next_lsn = commit_lsn + 2
+        self.ends.append((commit_lsn, self.next_lsn))
+
+    @precondition(lambda self: self.waiting)
+    @rule(data=st.data())
+    def accept(self, data: st.DataObject) -> None:
+        some = data.draw(st.lists(st.sampled_from(self.waiting), min_size=1, max_size=5, unique=True))
+        events, entries = [], []
+        for each in some:
+            self.waiting.remove(each)
+            table = data.draw(st.sampled_from(TABLES))
+            truncates = table is not None and data.draw(st.booleans())
+            size = data.draw(st.integers(1, 9))
+            events.append(ChangeEvent(1, b"", "k", size, *each, 0.0, relation=table, truncates=truncates))
+            # Numbers get longer with time, and don't ascend in what we are told.
+            self.sequence += data.draw(st.integers(-3, 5))
+            entries.append(Entry(shard=data.draw(st.sampled_from("xyz")), sequence=str(abs(self.sequence))))
+        self.taken += map(Taken, events, entries)
+        self.marks.accepted(events, entries, self.frontier())
+
+    @precondition(lambda self: self.draft is None)
+    @rule()
+    def make_draft(self) -> None:
+        self.draft = self.marks.draft(self.frontier())
+        assert self.draft.since_lsn == self.since <= self.draft.resolved_lsn <= self.frontier()
+        if len(self.overtakers()) <= 3:
+            assert self.draft.resolved_lsn == self.frontier()
+        self.check(self.draft.tally, self.since, self.draft.resolved_lsn)
+
+    @precondition(lambda self: self.draft is not None)
+    @rule(is_accepted=st.booleans())
+    def answer(self, is_accepted: bool) -> None:
+        assert self.draft is not None
+        if is_accepted:
+            self.marks.settle()
+            self.since = self.draft.resolved_lsn
+        else:
+            self.marks.take_back()
+        self.draft = None
+
+    @invariant()
+    def counts_what_waits(self) -> None:
+        assert self.marks.since_lsn == self.since
+        assert self.marks.waiting_records <= len(self.between(self.since, self.frontier()))
+        if not self.waiting and self.draft is None:
+            assert self.marks.waiting_records == len(self.between(self.since, self.frontier()))
+
+    def frontier(self) -> int:
+        """Where the AckTracker's would be: the end of the last transaction before one that waits."""
+        oldest = min((each.commit_lsn for each in self.waiting), default=self.next_lsn + 1)
+        return max((end for commit_lsn, end in self.ends if commit_lsn < oldest), default=10)
+
+    def overtakers(self) -> set[int]:
+        """Transactions that have accepted records, and were ever beyond the frontier, or might have been."""
+        return {each.event.commit_lsn for each in self.taken if each.event.commit_lsn >= self.since}
+
+    def between(self, since: int, resolved: int) -> list[Taken]:
+        return [each for each in self.taken if since <= each.event.commit_lsn < resolved]
+
+    def check(self, tally: Tally, since: int, resolved: int) -> None:
+        taken = self.between(since, resolved)
+        assert (tally.records, tally.size_bytes) == (
+            len(taken),
+            sum(each.event.record_size_bytes for each in taken),
+        )
+        expected = {}
+        for shard in sorted({each.entry.shard for each in taken}):
+            numbers = sorted(int(each.entry.sequence) for each in taken if each.entry.shard == shard)
+            expected[shard] = ShardRange(str(numbers[0]), str(numbers[-1]), len(numbers))
+        assert tally.shards() == expected
+        tables = {}
+        for table in {each.event.relation for each in taken} - {None}:
+            own = [each.event for each in taken if each.event.relation == table]
+            truncates = [each.offset for each in own if each.truncates]
+            tables[str(table)] = TableMark(len(own), position(*max(truncates)) if truncates else None)
+        assert tally.tables(HISTORY) == tables
+
+
+def position(commit_lsn: int, op_offset: int) -> str:
+    return str(StreamPosition(1 if commit_lsn < 60 else 2, commit_lsn, operation(op_offset)))
+
+
+TestMarks = MarksMachine.TestCase
+
+
+def test_many_tables_are_a_star() -> None:
+    tally = Tally()
+    for number in range(MOST_TABLES + 1):
+        event = ChangeEvent(1, b"", "k", 1, 1, 0, 0.0, relation=Relation("public", f"t{number}"))
+        assert tally.tables(HISTORY) != "*"
+        tally.add(event, Entry(shard="x", sequence="1"))
+    assert tally.tables(HISTORY) == "*"
