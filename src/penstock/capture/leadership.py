@@ -10,6 +10,7 @@ from typing import Final
 import structlog
 
 from penstock.capture.gauges import Gauges
+from penstock.capture.noted_frontier import NoteTrouble
 from penstock.capture.slot_memory import Discovery, Finding, SlotMemory, compare, latest
 from penstock.capture.wiring import Pipeline
 from penstock.clock import awake_or_asleep
@@ -23,7 +24,7 @@ from penstock.postgres.catalog.key_catalog import Catalog
 from penstock.postgres.leader.freshness import Freshness
 from penstock.postgres.leader.line import AnotherLeads, EnsuredSlot, LeaderLine
 from penstock.postgres.leader.watchdog import Watchdog
-from penstock.postgres.slot.note import NoteStore, SlotNote
+from penstock.postgres.slot.note import NoteRefused, NoteStore, NoteUnwritten, SlotNote
 from penstock.postgres.slot.state import SlotState, check_slot, describe
 from penstock.postgres.stream.replication import ReplicationStream
 from penstock.postgres.timeline import ServerIdentity
@@ -128,20 +129,47 @@ class Leadership:
             note = note._replace(confirmed_lsn=max(known.confirmed_lsn, slot.start_lsn))
         self._memory.saw(server, note.confirmed_lsn)
         if not self._settings.replication.note:
-            await store.forget()
+            await self._forget(store)
             return note, None
-        refused = await store.take_over(note)
-        if refused is None:
-            return note, store
-        _log.warning(
-            "slot_note_refused",
-            slot=slot.name,
-            detail=refused,
-            note="a slot that somebody drops and creates again won't be noticed after a restart."
-            " Fix: GRANT EXECUTE ON FUNCTION lo_from_bytea(oid, bytea), lo_put(oid, bigint, bytea),"
-            " lo_get(oid) TO <role>",
+        try:
+            await store.take_over(note)
+        except NoteRefused as error:
+            _log.warning(
+                "slot_note_refused",
+                slot=slot.name,
+                detail=str(error),
+                note="a slot that somebody drops and creates again won't be noticed after a restart."
+                " Fix: GRANT EXECUTE ON FUNCTION lo_from_bytea(oid, bytea), lo_put(oid, bigint, bytea),"
+                " lo_get(oid) TO <role>",
+            )
+            return note, None
+        except NoteUnwritten as error:
+            _log.error("slot_note_unwritten", detail=str(error), note="it is tried again while leading")
+        return note, store
+
+    async def _forget(self, store: NoteStore) -> None:
+        try:
+            await store.forget()
+        except NoteUnwritten as error:
+            _log.warning(
+                "slot_note_stays",
+                detail=str(error),
+                note="who next leads with SLOT_NOTE=true may say a GAP that is none",
+            )
+
+    def _note_trouble(self, trouble: NoteTrouble | None) -> None:
+        """The note can't be written while we lead, or it can be again."""
+        if trouble is None:
+            self._health.clear_fault(Fault.NOTE)
+            _log.info("slot_note_written_again")
+            return
+        follows = (
+            "until it is, Postgres isn't told what is delivered, and keeps it"
+            if trouble.is_held
+            else "Postgres is told what is delivered all the same: who leads next may say a GAP that is none"
         )
-        return note, None
+        self._health.set_fault(Fault.NOTE, f"{trouble.why}; {follows}")
+        _log.error("slot_note_unwritten", detail=trouble.why, note=follows)
 
     def _say(self, finding: Finding, slot: str) -> None:
         say = _log.error
@@ -187,6 +215,7 @@ class Leadership:
             health=self._health,
             metrics=self._metrics,
         )
+        pipeline.noted.on_trouble(self._note_trouble)
         gauges = Gauges(pipeline, freshness, self._health, self._metrics)
         self._health.start_streaming(freshness, awake_or_asleep())
         self._board.lead(gauges.reading)
