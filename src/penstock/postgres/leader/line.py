@@ -49,6 +49,8 @@ class AnotherLeads(NamedTuple):
     """The slot that this process would read."""
     slot_is_read: bool
     """Whether a walsender uses that slot."""
+    confirmed_lsn: int = 0
+    """How far that slot was confirmed; 0 if that isn't known."""
 
     @property
     def description(self) -> str:
@@ -128,6 +130,7 @@ class LeaderLine:
                 holder,
                 slot=self._replication.slot,
                 slot_is_read=slot is not None and slot.active_pid is not None,
+                confirmed_lsn=0 if slot is None else slot.confirmed_flush_lsn or 0,
             )
         self._pid = pid
         _log.info("lock_acquired", lock_key=self.lock_key, walsender_pid=pid)
