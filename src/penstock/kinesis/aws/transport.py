@@ -7,6 +7,7 @@ import http.client
 import select
 import socket
 import ssl
+import struct
 import time
 from collections import deque
 from collections.abc import Callable
@@ -21,6 +22,11 @@ from urllib3.util.ssltransport import SSLTransport
 from penstock.kinesis.aws.timed_socket import TimedSocket, remaining
 
 _LONGEST_HEAD: Final = 65536
+_FORGET_UNSENT: Final = struct.pack("ii", 1, 0)
+"""For SO_LINGER. Closing a connection, by us or by our death, throws away what the kernel has not sent.
+
+Otherwise it would go on delivering a request that we gave up, minutes later, behind another leader's.
+"""
 
 _Connection: TypeAlias = Any
 """An http.client.HTTPConnection whose socket is a TimedSocket."""
@@ -199,6 +205,7 @@ def _dial(host: str, port: int, deadline: float, tls: ssl.SSLContext | None) -> 
             plain.settimeout(remaining(deadline))
             plain.connect(address)
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _FORGET_UNSENT)
             plain.settimeout(remaining(deadline))
             return plain if tls is None else tls.wrap_socket(plain, server_hostname=host)
         except OSError as error:
