@@ -19,7 +19,8 @@ from typing import Any, Self
 import pytest
 from botocore.awsrequest import AWSRequest
 
-from penstock.kinesis.aws.transport import HttpAnswer, Transport
+from penstock.kinesis.aws.transport import HttpAnswer, Transport, open_transport
+from penstock.settings.errors import SettingsError
 from tests.servers.loop_thread import bind
 from tests.servers.web_proxy import WebProxy, make_certificate
 
@@ -177,6 +178,43 @@ def test_the_question_comes_when_the_connection_is_up(server: Server, certificat
     assert asked - started >= server.handshake_s
     assert 0 <= server.received_at[0] - asked < 0.3
     way.close()
+
+
+@pytest.mark.parametrize(
+    ("variable", "proxy", "shown"),
+    [
+        ("HTTPS_PROXY", "http://:3128", "http://:3128"),
+        ("https_proxy", "http://proxy:none", "http://proxy:none"),
+        ("https_proxy", "proxy:70000", "proxy:70000"),
+        ("https_proxy", "http://[::1", "http://[::1"),
+        ("HTTPS_PROXY", "socks5://proxy:1080", "socks5://proxy:1080"),
+        ("HTTPS_PROXY", f"http://{'a' * 64}:1", f"http://{'a' * 64}:1"),
+        ("HTTPS_PROXY", "http://user:secr@t@:3128", "…@:3128"),
+    ],
+)
+def test_what_can_be_no_proxy_is_refused_at_the_start(
+    monkeypatch: pytest.MonkeyPatch, variable: str, proxy: str, shown: str
+) -> None:
+    for name in ("HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, proxy)
+    with pytest.raises(SettingsError) as raised:
+        open_transport("https://kinesis.test/", connect_timeout_s=1, read_timeout_s=1, ca_bundle=None)
+    assert raised.value.lines == [f"{variable}='{shown}': must be http://host:port or https://host:port"]
+
+
+@pytest.mark.parametrize("proxy", ["proxy:3128", "http://user:p@proxy", "https://[::1]:3128/"])
+def test_what_can_be_a_proxy_is_taken(monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
+    for name in ("https_proxy", "NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HTTPS_PROXY", proxy)
+    open_transport("https://kinesis.test/", connect_timeout_s=1, read_timeout_s=1, ca_bundle=None).close()
+
+
+def test_a_host_that_can_have_no_name_is_a_failure_of_the_network() -> None:
+    way = Transport(f"http://{'a' * 64}.test/", connect_timeout_s=1, read_timeout_s=1)
+    with pytest.raises(OSError, match="can't be the name of a host"):
+        way.send(post(way.url))
 
 
 def test_a_proxy_of_the_environment_stands_between(server: Server, certificate: Path) -> None:
