@@ -35,6 +35,8 @@ from penstock.status.health import Fault, Health, Phase
 
 LAST_WORDS_S: Final = 0.8
 """For the last requests, the last note and the last status, behind a drain that took all of its time."""
+_LATE_S: Final = 0.2
+"""By so much a request's time-out may be noticed late."""
 RELEASE_S: Final = LAST_WORDS_S + 0.1
 """By then a leadership is over, lines and threads included, unless something hangs. Below a second."""
 
@@ -252,7 +254,13 @@ class Leadership:
             },
             until=until_stopped(),
             drain=lambda reader: self._drain(pipeline, reader, freshness),
+            settle=lambda: self._settle(pipeline),
         )
+
+    async def _settle(self, pipeline: Pipeline) -> None:
+        """Let no more requests leave, and those that have come to their end: within their own time-out."""
+        settled_by = time.monotonic() + self._settings.request_timeouts.read_s + _LATE_S
+        await pipeline.publisher.finish(until=min(settled_by, self._over_by or settled_by))
 
     async def _drain(self, pipeline: Pipeline, reader: asyncio.Task[None], freshness: Freshness) -> None:
         """Deliver what was read, and tell Postgres: within SHUTDOWN_DRAIN_S, and less than a second more.
