@@ -63,8 +63,7 @@ def test_a_slot_that_may_be_what_holds_vacuum_goes_on_without_a_note(
             assert readiness(capture)["reasons"][0].startswith("note: ")
             assert site.psql(NOTES) == []
             holder.rollback()
-            server.psql("VACUUM FREEZE")
-            for database in ("template1",):
+            for database in ("postgres", "template1"):
                 server.psql("VACUUM FREEZE", database)
             wait_until(lambda: can_write(site), "there are ids again", 60.0)
             capture.wait_for_log("slot_note_written_again", timeout=60.0)

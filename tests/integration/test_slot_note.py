@@ -178,7 +178,9 @@ def ids(site: CaptureSite) -> list[int]:
     return sorted(change.row["id"] for change in read_changes(site.kinesis, site.stream))
 
 
-@pytest.mark.parametrize("begins", ["before the leadership", "under the leader"])
+@pytest.mark.parametrize(
+    "begins", ["under the leader", pytest.param("before the leadership", marks=pytest.mark.long)]
+)
 def test_a_lock_on_the_note_holds_the_slot_and_ends_with_its_holder(site: CaptureSite, begins: str) -> None:
     """Nothing is confirmed meanwhile, nothing is sent twice, and the process says that it isn't well."""
     with site.capture() as first:
@@ -212,6 +214,7 @@ def test_a_lock_on_the_note_holds_the_slot_and_ends_with_its_holder(site: Captur
     assert ids(site) == [1, 2, 3]
 
 
+@pytest.mark.long
 def test_a_note_that_may_not_be_written_any_more_does_not_hold_the_slot(
     site: CaptureSite, plain_role: str
 ) -> None:
