@@ -28,6 +28,7 @@
         │   ├── DecodingFailed        ... because the server met an error while it decoded
         │   ├── LineStale             ... because nobody vouches for it any more
         │   └── LockLost              ... because the lock is gone
+        ├── NoteUnwritten, …          the slot's note can't be written now (postgres/slot/note.py)
         ├── SlotBusy                  the slot is active for a walsender that isn't ours
         ├── ProtocolViolation         a frame that we don't know
         ├── SnapshotStale             a table was rewritten under its snapshot (postgres/snapshot/export.py)

@@ -1,4 +1,4 @@
-"""Whoever gives out AWS credentials is slow, silent or talks nonsense: nothing stale is sent."""
+"""Issue 8, points 2 and 7: whoever gives out AWS credentials is slow, silent or talks nonsense."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def site(postgres: PrivatePostgres, database: str, kinesis: LocalKinesis, stream
 
 
 def test_a_slow_sts_does_not_let_a_stale_record_out(site: CaptureSite, sts: FakeSts, token: Path) -> None:
-    """The leader has v1 and no credentials; another publishes v1 and v2; then the STS answers the first."""
+    """Point 2: the leader has v1 and no credentials; another publishes v1 and v2; then the STS answers."""
     site.psql(TABLE)
     sts.lifetime_s = 2
     with site.capture(**sts.env(token), SINK_OUTAGE_DISCONNECT_S=1) as first:
@@ -66,6 +66,7 @@ def test_a_slow_sts_does_not_let_a_stale_record_out(site: CaptureSite, sts: Fake
 def test_nonsense_from_the_chain_is_waited_out_at_the_start(
     site: CaptureSite, sts: FakeSts, token: Path, trouble: str
 ) -> None:
+    """Point 7: the process lives, and says it once."""
     if trouble == "html":
         sts.html = True
     else:
@@ -83,6 +84,7 @@ def test_nonsense_from_the_chain_is_waited_out_at_the_start(
 
 
 def test_an_sts_that_is_down_under_a_leader(site: CaptureSite, sts: FakeSts, token: Path) -> None:
+    """Point 7: one leadership, a few lines."""
     site.psql(TABLE)
     sts.lifetime_s = 2
     with site.capture(**sts.env(token)) as capture:

@@ -17,7 +17,7 @@ from tests.faults.stream_checks import (
     read_changes,
 )
 from tests.faults.workload import Writers
-from tests.servers.capture_site import CaptureSite, metric, wait_for_phase, wait_until
+from tests.servers.capture_site import CaptureSite, logged_at, metric, wait_for_phase, wait_until
 from tests.servers.fault_proxy import FaultProxy
 
 STOP_S = 2.0
@@ -113,6 +113,12 @@ class Failover:
     def site(self, name: str, server: PrivatePostgres, **over: object) -> CaptureSite:
         return CaptureSite(server, "postgres", self.kinesis, name, slot=name, **self.hosts, **over)
 
+    def cut_off_the_standby(self) -> None:
+        """Let it get no more of the primary's log."""
+        self.new.psql("ALTER SYSTEM SET primary_conninfo = ''")
+        self.new.psql("SELECT pg_reload_conf()")
+        wait_until(lambda: not self.new.psql("SELECT pid FROM pg_stat_wal_receiver"), "nobody receives")
+
     def wait_until_replicated(self) -> None:
         ((end,),) = self.old.psql("SELECT pg_current_wal_insert_lsn()::text")
         replayed = f"SELECT pg_last_wal_replay_lsn() >= '{end}'"
@@ -134,6 +140,7 @@ def failover(server: PrivatePostgres, kinesis: LocalKinesis) -> Iterator[Failove
 def test_a_failover_without_the_slot_is_a_gap_that_is_said(
     failover: Failover, fault_proxy: FaultProxy
 ) -> None:
+    """Issue 8, point 10: the timeline is announced, and a gap names its ends with theirs."""
     behind_proxy = {"AWS_ENDPOINT_URL_KINESIS": fault_proxy.url}
     alone, pair = (failover.site(name, failover.old, **behind_proxy) for name in ("alone", "pair"))
     before = Writers(failover.old.conninfo(), seed=34, writers=2)
@@ -174,3 +181,38 @@ def test_a_failover_without_the_slot_is_a_gap_that_is_said(
                 changes = read_changes(failover.kinesis, name)
                 assert_nothing_missing(changes, published | after.committed)
                 assert_last_occurrences_in_order(changes)
+
+
+def test_a_standby_that_lags_is_promoted_and_lsns_repeat(
+    failover: Failover, stream: str, fault_proxy: FaultProxy
+) -> None:
+    """Issue 8, point 10: that is said before anything of the new timeline is published."""
+    behind_proxy = {"AWS_ENDPOINT_URL_KINESIS": fault_proxy.url, **failover.hosts}
+    old, new = (
+        CaptureSite(server, "postgres", failover.kinesis, stream, slot="lagging", **behind_proxy)
+        for server in (failover.old, failover.new)
+    )
+    old.psql("CREATE TABLE lagging (id int PRIMARY KEY, pad text)")
+    with old.capture() as capture:
+        capture.wait_for_log("streaming")
+        failover.wait_until_replicated()
+        failover.cut_off_the_standby()
+        left_at = old.wal_end()
+        old.psql("INSERT INTO lagging SELECT id, repeat('x', 1000) FROM generate_series(1, 500) id")
+        old.wait_until_confirmed()
+        published = read_changes(failover.kinesis, stream)
+        before = len(fault_proxy.log.puts)
+        failover.old.crash()
+        failover.new.promote()
+        switch = capture.wait_for_log("timeline_switched", timeout=30)
+        assert "never happened here, and LSNs repeat from there" in switch["note"]
+        capture.wait_for_log("streaming", count=2)
+        new.psql("INSERT INTO lagging VALUES (1001, '')")
+        new.wait_until_confirmed()
+        assert len(capture.events("timeline_switched")) == 1
+        assert metric(capture, "penstock_timeline_switches_total") == 1
+    said_ago_s = time.time() - logged_at(switch)
+    first = fault_proxy.log.puts[before]
+    assert time.monotonic() - said_ago_s <= first.arrived_at
+    (change,) = [each for each in read_changes(failover.kinesis, stream) if each.row["id"] == 1001]
+    assert left_at <= change.lsn < max(each.lsn for each in published), "a reader by the highest LSN drops it"

@@ -28,6 +28,7 @@ from tests.faults.stream_checks import (
 from tests.faults.workload import Writers
 from tests.servers.capture_process import CaptureProcess
 from tests.servers.capture_site import CaptureSite, metric, wait_for_phase, wait_until
+from tests.servers.fake_sts import FakeSts
 from tests.servers.fault_proxy import FaultProxy
 from tests.servers.faults import Delay
 from tests.servers.tcp_proxy import TcpProxy
@@ -194,6 +195,45 @@ def test_a_sink_that_never_answered_holds_nobody_up(site: CaptureSite, fault_pro
     with site.capture(AWS_ENDPOINT_URL_KINESIS=fault_proxy.url) as capture, released(fault_proxy):
         fault_proxy.log.wait_for(lambda log: log.held > 0)
         assert stop(capture) < PROMPTLY_S
+
+
+@pytest.fixture
+def sts() -> Iterator[FakeSts]:
+    with FakeSts() as server:
+        yield server
+
+
+@pytest.fixture
+def token(tmp_path: Path) -> Path:
+    path = tmp_path / "token"
+    path.write_text("a token")
+    return path
+
+
+def test_an_sts_that_never_answers_at_the_start(site: CaptureSite, sts: FakeSts, token: Path) -> None:
+    """Issue 8, point 8."""
+    sts.delay_s = 3600
+    with site.capture(**sts.env(token)) as capture:
+        wait_until(lambda: sts.asked, "it is asked for credentials")
+        assert stop(capture) < DRAIN_S + 1
+
+
+def test_an_sts_that_never_answers_under_a_leader(site: CaptureSite, sts: FakeSts, token: Path) -> None:
+    """Issue 8, point 8: what was read can't be delivered any more, and waits in Postgres."""
+    site.psql("CREATE TABLE t (id int PRIMARY KEY)")
+    sts.lifetime_s = 2
+    with site.capture(**sts.env(token)) as capture:
+        capture.wait_for_log("streaming")
+        sts.delay_s = 3600
+        time.sleep(sts.lifetime_s + 0.5)
+        site.psql("INSERT INTO t VALUES (1)")
+        committed = site.wal_end()
+        capture.wait_for_log("stream_fault", where=lambda line: line["code"] == "CredentialsExpired")
+        assert stop(capture) < DRAIN_S + 1
+        assert capture.wait_for_log("drain_incomplete")["pending"] > 0
+    slot = site.slot_row()
+    assert slot is not None
+    assert slot.confirmed_lsn < committed
 
 
 def test_a_backlog_in_the_socket_is_left_to_the_next(site: CaptureSite, fault_proxy: FaultProxy) -> None:

@@ -1,4 +1,4 @@
-"""Streams that are named, set or switched in ways that PutRecords doesn't tell of."""
+"""Issue 8, points 11, 12 and 15: streams named, set or reached in ways that PutRecords doesn't tell of."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ UNORDERED = {"PARTITION_KEY_MODE": "fallback", "PARTITION_KEY_FALLBACK": "lsn"}
 
 
 def test_a_stream_that_ignores_keys_gets_nothing_until_it_is_switched(rig: Rig) -> None:
+    """Point 11."""
     rig.psql(TABLE)
     rig.psql("INSERT INTO items VALUES (1, 1)")
     rig.proxy.inject(AUTO, operation="DescribeStreamSummary")
@@ -35,6 +36,7 @@ def test_a_stream_that_ignores_keys_gets_nothing_until_it_is_switched(rig: Rig) 
 
 
 def test_a_stream_that_ignores_keys_is_good_enough_without_order(rig: Rig) -> None:
+    """Point 11."""
     rig.psql(TABLE)
     rig.proxy.inject(AUTO, operation="DescribeStreamSummary")
     with rig.capture(**UNORDERED) as capture:
@@ -46,6 +48,7 @@ def test_a_stream_that_ignores_keys_is_good_enough_without_order(rig: Rig) -> No
 
 
 def test_a_stream_may_be_named_by_its_arn(rig: Rig) -> None:
+    """Point 12."""
     rig.psql(TABLE)
     arn = f"arn:aws:kinesis:{rig.kinesis.region}:123456789012:stream/{rig.stream}"
     with rig.capture(KINESIS_STREAM=arn) as capture:
@@ -57,6 +60,7 @@ def test_a_stream_may_be_named_by_its_arn(rig: Rig) -> None:
 
 
 def test_as_many_requests_as_are_allowed(rig: Rig) -> None:
+    """Point 15."""
     rig.psql(TABLE)
     with rig.capture(KINESIS_MAX_REQUESTS=2, KINESIS_BATCH_MAX_RECORDS=1) as capture:
         capture.wait_for_log("streaming")
@@ -71,6 +75,7 @@ def test_as_many_requests_as_are_allowed(rig: Rig) -> None:
 
 
 def test_an_answer_is_waited_for_as_long_as_is_asked_for(rig: Rig) -> None:
+    """Point 15."""
     rig.psql(TABLE)
     rig.proxy.inject(Delay(after_s=1.0), times=1)
     with rig.capture(KINESIS_READ_TIMEOUT_S=0.5) as capture:

@@ -154,11 +154,13 @@ def assert_calm(capture: CaptureProcess) -> None:
     [
         ("AWS_PROFILE", "nobody", "there is no such profile"),
         ("AWS_CA_BUNDLE", "/nonexistent/ca.pem", "No such file or directory"),
+        ("HTTP_PROXY", "http://:3128", "must be http://host:port"),
     ],
 )
 def test_an_aws_configuration_that_is_no_good_ends_it(
     site: CaptureSite, tmp_path: Path, command: str, variable: str, value: str, why: str
 ) -> None:
+    """Issue 8, point 7."""
     ended = run_to_its_end(site.env(**{variable: value}), tmp_path, command)
 
     assert (ended.returncode, ended.stdout) == (2, "")

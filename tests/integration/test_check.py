@@ -357,6 +357,7 @@ async def test_the_stream_of_the_manifests_is_looked_at_too(look: Look) -> None:
 
 
 async def test_a_stream_that_ignores_partition_keys(look: Look, fault_proxy: FaultProxy) -> None:
+    """Issue 8, point 11."""
     fault_proxy.inject(AmendSummary("RecordDistributionStrategy", "AUTO"), operation="DescribeStreamSummary")
 
     by_key = (await look(AWS_ENDPOINT_URL_KINESIS=fault_proxy.url))["stream"]

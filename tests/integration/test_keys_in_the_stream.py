@@ -126,7 +126,9 @@ def test_a_table_whose_key_changes(site: CaptureSite) -> None:
 
 
 def test_a_backlog_keeps_the_keys_of_its_time(site: CaptureSite) -> None:
-    """Capture is down while tables change their keys: each row's life of before stays under one key."""
+    """Issue 8, point 4: capture is down while tables change their keys. A row's life of before stays under
+    one key.
+    """
     site.psql(
         """
         CREATE TABLE migrated (id int PRIMARY KEY, uuid text NOT NULL UNIQUE, v int);

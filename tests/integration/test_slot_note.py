@@ -6,6 +6,7 @@ import json
 import secrets
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import psycopg
 import pytest
@@ -59,6 +60,12 @@ def plain_role(postgres: PrivatePostgres) -> Iterator[str]:
 def noted_lsn(site: CaptureSite) -> int:
     rows = site.psql(NOTE.format(site.slot))
     return parse_lsn(json.loads(rows[0][0]).get("confirmed", "0/0")) if rows else 0
+
+
+def confirmed_lsn(site: CaptureSite) -> int:
+    slot = site.slot_row()
+    assert slot is not None
+    return slot.confirmed_lsn
 
 
 def replace_slot(site: CaptureSite, slot_watch: SlotWatch, change: str) -> None:
@@ -120,9 +127,7 @@ def test_kills_and_crashes_are_no_gap_and_the_slot_never_passes_its_note(site: C
             capture.wait_for_log("streaming")
             for row in range(20):
                 site.psql(f"INSERT INTO t VALUES ({100 * number + row})")
-                slot = site.slot_row()
-                assert slot is not None
-                assert slot.confirmed_lsn <= noted_lsn(site)
+                assert confirmed_lsn(site) <= noted_lsn(site)
             capture.kill9()
     site.postgres.crash()
     site.postgres.start()
@@ -168,23 +173,85 @@ def test_it_can_be_switched_off_and_leaves_no_wrong_note_behind(site: CaptureSit
         assert bool(noted_lsn(site)) is (keep == "true")
 
 
-def test_a_lock_on_the_note_is_said_and_ends_with_its_holder(site: CaptureSite) -> None:
-    """Nothing is confirmed meanwhile, and the process says that it isn't well."""
-    with site.capture() as capture:
+def ids(site: CaptureSite) -> list[int]:
+    """The rows in the stream, repeats included."""
+    return sorted(change.row["id"] for change in read_changes(site.kinesis, site.stream))
+
+
+@pytest.mark.parametrize(
+    "begins", ["under the leader", pytest.param("before the leadership", marks=pytest.mark.long)]
+)
+def test_a_lock_on_the_note_holds_the_slot_and_ends_with_its_holder(site: CaptureSite, begins: str) -> None:
+    """Nothing is confirmed meanwhile, nothing is sent twice, and the process says that it isn't well."""
+    with site.capture() as first:
+        first.wait_for_log("streaming")
+        site.psql("INSERT INTO t VALUES (1)")
+        site.wait_until_confirmed()
+        if begins == "before the leadership":
+            first.stop()
+            assert first.wait() == 0
+        with psycopg.connect(site.conninfo) as holder, ExitStack() as stack:
+            holder.execute(HOLD.format(site.slot))
+            capture = stack.enter_context(site.capture()) if not first.running else first
+            capture.wait_for_log("streaming")
+            before = confirmed_lsn(site)
+            site.psql("INSERT INTO t VALUES (2)")
+            wait_until(lambda: 2 in ids(site), "it is delivered")
+            said = capture.wait_for_log(
+                "slot_note_unwritten", where=lambda line: "isn't told" in line["note"]
+            )
+            assert "lock timeout" in said["detail"]
+            (reason,) = readiness(capture)["reasons"]
+            assert reason.startswith("note: the slot's note can't be written")
+            assert confirmed_lsn(site) == before
+            holder.rollback()
+            site.psql("INSERT INTO t VALUES (3)")
+            site.wait_until_confirmed()
+            wait_until(lambda: readiness(capture)["status"] == 200, "it is well again")
+            capture.wait_for_log("slot_note_written_again")
+            assert len(capture.events("streaming")) == 1, "one leadership"
+            assert capture.events("GAP") == []
+    assert ids(site) == [1, 2, 3]
+
+
+@pytest.mark.long
+def test_a_note_that_may_not_be_written_any_more_does_not_hold_the_slot(
+    site: CaptureSite, plain_role: str
+) -> None:
+    """As with a server that has run out of disk or of transaction ids, which the slot may be holding."""
+    with site.capture(PGUSER=plain_role) as capture:
         capture.wait_for_log("streaming")
         site.psql("INSERT INTO t VALUES (1)")
         site.wait_until_confirmed()
-        with psycopg.connect(site.conninfo) as holder:
-            holder.execute(HOLD.format(site.slot))
-            site.psql("INSERT INTO t VALUES (2)")
-            said = capture.wait_for_log("LineLost")
-            assert "slot's note" in said["detail"]
-            wait_until(lambda: readiness(capture)["status"] == 503, "it is unready")
-        site.psql("INSERT INTO t VALUES (3)")
+        noted = noted_lsn(site)
+        site.psql("REVOKE EXECUTE ON FUNCTION lo_put(oid, bigint, bytea) FROM PUBLIC")
+        site.psql("INSERT INTO t VALUES (2)")
         site.wait_until_confirmed()
-        wait_until(lambda: readiness(capture)["status"] == 200, "it is well again")
-        assert capture.events("GAP") == []
-    assert {change.row["id"] for change in read_changes(site.kinesis, site.stream)} == {1, 2, 3}
+        assert noted_lsn(site) == noted
+        said = capture.wait_for_log("slot_note_unwritten")
+        assert "lo_put" in said["detail"]
+        assert readiness(capture)["status"] == 503
+        site.psql("GRANT EXECUTE ON FUNCTION lo_put(oid, bigint, bytea) TO PUBLIC")
+        site.psql("INSERT INTO t VALUES (3)")
+        capture.wait_for_log("slot_note_written_again")
+        site.wait_until_confirmed()
+        wait_until(lambda: noted_lsn(site) >= confirmed_lsn(site), "the note is ahead")
+        assert len(capture.events("streaming")) == 1, "one leadership"
+    assert ids(site) == [1, 2, 3]
+    site.psql(f"DROP OWNED BY {plain_role}")
+
+
+def test_switched_off_it_works_whatever_ails_the_note(site: CaptureSite) -> None:
+    with site.capture() as first:
+        first.wait_for_log("streaming")
+    with psycopg.connect(site.conninfo) as holder:
+        holder.execute(HOLD.format(site.slot))
+        with site.capture(SLOT_NOTE="false") as capture:
+            assert "lock timeout" in capture.wait_for_log("slot_note_stays")["detail"]
+            capture.wait_for_log("streaming")
+            site.psql("INSERT INTO t VALUES (1)")
+            site.wait_until_confirmed()
+            assert readiness(capture)["status"] == 200
 
 
 AHEAD = '{"system": "1", "timeline": 1, "confirmed": "FFFF/0"}'
@@ -230,7 +297,7 @@ def test_a_leader_that_is_no_more_one_cannot_write_the_note(site: CaptureSite) -
             leader.cont()
             wait_for_phase(leader, "standby")
             assert noted_lsn(site) >= noted
-            wait_until(lambda: noted_lsn(site) >= site.slot_row().confirmed_lsn, "the note is ahead")  # type: ignore[union-attr]
+            wait_until(lambda: noted_lsn(site) >= confirmed_lsn(site), "the note is ahead")
 
 
 async def test_a_former_leader_cant_write_where_the_next_one_stands(
@@ -250,11 +317,11 @@ async def test_a_former_leader_cant_write_where_the_next_one_stands(
     at = SlotNote("7", 1, 42)
     former, latter = NoteStore(connect, "s"), NoteStore(connect, "s")
     assert await former.claim() is None
-    assert await former.take_over(at) is None
+    await former.take_over(at)
     assert await latter.claim() == at
     with pytest.raises(LockLost):
         await former.write(at._replace(confirmed_lsn=43))
-    assert await latter.take_over(at) is None
+    await latter.take_over(at)
     await latter.write(at._replace(confirmed_lsn=44))
     assert await NoteStore(connect, "s").claim() == at._replace(confirmed_lsn=44)
     for session in sessions:

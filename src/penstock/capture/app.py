@@ -11,6 +11,7 @@ import structlog
 from penstock.abandonable import in_daemon_thread
 from penstock.capture.leadership import RELEASE_S, Leadership
 from penstock.capture.slot_memory import SlotMemory
+from penstock.kinesis.aws.outcome import Failed
 from penstock.kinesis.write.client import KinesisClient
 from penstock.kinesis.write.ports import CaptureSink
 from penstock.ops.server import OpsServer
@@ -95,14 +96,20 @@ class CaptureApp:
     async def _wait_for_sink(self) -> None:
         """Compete only when the destination answers: a leader that can't publish only holds others up."""
         while not self._cycle.stop.is_set():
-            failed = await self._cycle.unless_stopped(in_daemon_thread(self._sink.probe))
+            unforeseen = None
+            try:
+                failed = await self._cycle.unless_stopped(in_daemon_thread(self._sink.probe))
+            except Exception as error:
+                # No more threads, for example. Whatever it is: nothing is published until it works.
+                failed = Failed("ProbeFailed", type(error).__name__, stream_fault=False)
+                unforeseen = error
             if failed is None:
                 self._health.clear_fault(Fault.SINK)
                 return
             self._health.enter(Phase.SINK_DOWN)
             sentence = f"{failed.code}: {failed.message}"
             self._health.set_fault(Fault.SINK, sentence)
-            self._cycle.say("error", "sink_down", sentence)
+            self._cycle.say("error", "sink_down", sentence, unforeseen)
             await self._cycle.pause(self._settings.leader.standby_retry_interval_s)
 
 

@@ -10,6 +10,7 @@ from typing import Final
 import structlog
 
 from penstock.capture.gauges import Gauges
+from penstock.capture.noted_frontier import NoteTrouble
 from penstock.capture.slot_memory import Discovery, SlotFinding, SlotMemory, compare, latest
 from penstock.capture.wiring import Pipeline
 from penstock.clock import awake_or_asleep
@@ -23,7 +24,7 @@ from penstock.postgres.catalog.key_catalog import Catalog
 from penstock.postgres.leader.freshness import Freshness
 from penstock.postgres.leader.line import AnotherLeads, EnsuredSlot, LeaderLine
 from penstock.postgres.leader.watchdog import Watchdog
-from penstock.postgres.slot.note import NoteStore, SlotNote
+from penstock.postgres.slot.note import NoteRefused, NoteStore, NoteUnwritten, SlotNote
 from penstock.postgres.slot.state import SlotState, check_slot, describe
 from penstock.postgres.stream.replication import ReplicationStream
 from penstock.postgres.timeline import ServerIdentity
@@ -34,6 +35,8 @@ from penstock.status.health import Fault, Health, Phase
 
 LAST_WORDS_S: Final = 0.8
 """For the last requests, the last note and the last status, behind a drain that took all of its time."""
+_LATE_S: Final = 0.2
+"""By so much a request's time-out may be noticed late."""
 RELEASE_S: Final = LAST_WORDS_S + 0.1
 """By then a leadership is over, lines and threads included, unless something hangs. Below a second."""
 
@@ -127,20 +130,47 @@ class Leadership:
             note = note._replace(confirmed_lsn=max(known.confirmed_lsn, slot.start_lsn))
         self._memory.saw(server, note.confirmed_lsn)
         if not self._settings.replication.note:
-            await store.forget()
+            await self._forget(store)
             return note, None
-        refused = await store.take_over(note)
-        if refused is None:
-            return note, store
-        _log.warning(
-            "slot_note_refused",
-            slot=slot.name,
-            detail=refused,
-            note="a slot that somebody drops and creates again won't be noticed after a restart."
-            " Fix: GRANT EXECUTE ON FUNCTION lo_from_bytea(oid, bytea), lo_put(oid, bigint, bytea),"
-            " lo_get(oid) TO <role>",
+        try:
+            await store.take_over(note)
+        except NoteRefused as error:
+            _log.warning(
+                "slot_note_refused",
+                slot=slot.name,
+                detail=str(error),
+                note="a slot that somebody drops and creates again won't be noticed after a restart."
+                " Fix: GRANT EXECUTE ON FUNCTION lo_from_bytea(oid, bytea), lo_put(oid, bigint, bytea),"
+                " lo_get(oid) TO <role>",
+            )
+            return note, None
+        except NoteUnwritten as error:
+            _log.error("slot_note_unwritten", detail=str(error), note="it is tried again while leading")
+        return note, store
+
+    async def _forget(self, store: NoteStore) -> None:
+        try:
+            await store.forget()
+        except NoteUnwritten as error:
+            _log.warning(
+                "slot_note_stays",
+                detail=str(error),
+                note="who next leads with SLOT_NOTE=true may say a GAP that is none",
+            )
+
+    def _note_trouble(self, trouble: NoteTrouble | None) -> None:
+        """The note can't be written while we lead, or it can be again."""
+        if trouble is None:
+            self._health.clear_fault(Fault.NOTE)
+            _log.info("slot_note_written_again")
+            return
+        follows = (
+            "until it is, Postgres isn't told what is delivered, and keeps it"
+            if trouble.is_held
+            else "Postgres is told what is delivered all the same: who leads next may say a GAP that is none"
         )
-        return note, None
+        self._health.set_fault(Fault.NOTE, f"{trouble.why}; {follows}")
+        _log.error("slot_note_unwritten", detail=trouble.why, note=follows)
 
     def _say(self, finding: SlotFinding, slot: str) -> None:
         say = _log.error
@@ -187,6 +217,7 @@ class Leadership:
             health=self._health,
             metrics=self._metrics,
         )
+        pipeline.noted.on_trouble(self._note_trouble)
         gauges = Gauges(pipeline, freshness, self._health, self._metrics)
         self._health.start_streaming(freshness, awake_or_asleep())
         self._board.lead(gauges.reading)
@@ -228,7 +259,16 @@ class Leadership:
             parts,
             until=until_stopped(),
             drain=lambda reader: self._drain(pipeline, reader, freshness),
+            settle=lambda: self._settle(pipeline),
         )
+
+    async def _settle(self, pipeline: Pipeline) -> None:
+        """Let no more requests leave, and those that have come to their end: within their own time-out."""
+        settled_by = time.monotonic() + self._settings.request_timeouts.read_s + _LATE_S
+        until = min(settled_by, self._over_by or settled_by)
+        await pipeline.publisher.finish(until=until)
+        if pipeline.marker is not None:
+            await pipeline.marker.finish(until=until)
 
     async def _drain(self, pipeline: Pipeline, reader: asyncio.Task[None], freshness: Freshness) -> None:
         """Deliver what was read, and tell Postgres: within SHUTDOWN_DRAIN_S, and less than a second more.

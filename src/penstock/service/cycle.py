@@ -71,7 +71,10 @@ class LeaderCycle:
         finally:
             led_s = time.monotonic() - began_at if leadership.has_led else 0.0
             self._ended = (leadership.confirmed_lsn, led_s)
-        self._relapses.succeeded(confirmed_lsn=leadership.confirmed_lsn)
+        if outcome is None:
+            self._relapses.succeeded(confirmed_lsn=leadership.confirmed_lsn)
+        else:
+            self._relapses.stood_by(slot_lsn=outcome.confirmed_lsn)
         return outcome
 
     def forget_positions(self) -> None:

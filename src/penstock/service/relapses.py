@@ -31,13 +31,15 @@ class Relapses:
     and each short leadership in between would look well.
 
     State: the highest LSN ever confirmed, the failures since it moved, and the last failure of the stream
-    itself with the place at which it happened.
+    itself with the place at which it happened, and how often.
 
     1. Headway is an LSN confirmed above all before. It ends the row: the next failure is the first again.
     2. A leadership of at least SETTLED_S ends the row as well, unless the stream itself failed: an idle
        database confirms nothing, and a line may break once a week.
     3. The stream itself fails when the server can't decode, when a frame isn't understood, or when we have
        a bug. NEEDS_A_PERSON such failures of one kind, with the same LSN confirmed, need a person.
+    4. That another leads ends the row, but not the count of 3: two processes that fail at one place in turn
+       meet each other again and again. Only a slot that has left that place behind ends it.
     """
 
     def __init__(self) -> None:
@@ -63,10 +65,16 @@ class Relapses:
         return Relapse(self._failures, in_stream and self._stuck_times >= NEEDS_A_PERSON, self._longest_s)
 
     def succeeded(self, *, confirmed_lsn: int) -> None:
-        """An attempt ended as it should: another leads, or a stop came."""
+        """An attempt ended as it should: a stop came."""
         self._got_further(confirmed_lsn)
         self._start_again()
-        self._stuck = None
+        self._forget_place()
+
+    def stood_by(self, *, slot_lsn: int) -> None:
+        """Another leads; the slot was confirmed so far, by whomever."""
+        self._start_again()
+        if self._stuck is not None and slot_lsn > self._stuck[1]:
+            self._forget_place()
 
     def forget_positions(self) -> None:
         """The server has another history: its LSNs can't be compared with those before."""
@@ -80,3 +88,7 @@ class Relapses:
     def _start_again(self) -> None:
         self._failures = 0
         self._longest_s = 0.0
+
+    def _forget_place(self) -> None:
+        self._stuck = None
+        self._stuck_times = 0

@@ -46,6 +46,8 @@ class Fault(StrEnum):
     """Manifests are refused; cleared by an accepted one, or when another leads."""
     SLOT = "slot"
     """The slot is lost, or nobody reads it though somebody holds its lock."""
+    NOTE = "note"
+    """The slot's note can't be written; cleared when it is, or with the leadership."""
     DROPPED = "dropped"
     """The server left changes out of the stream; until the process ends, since they stay missing."""
     BLOCKED = "blocked"
@@ -138,7 +140,7 @@ class Health:
 
     def end_leadership(self) -> None:
         """What only a leader can suffer from is over; another may lead now."""
-        for fault in (Fault.BLOCKED, Fault.QUARANTINE, Fault.SHAPE):
+        for fault in (Fault.NOTE, Fault.BLOCKED, Fault.QUARANTINE, Fault.SHAPE):
             self.clear_fault(fault)
 
     def note_frontier(self, frontier_lsn: int, pending: int, now: float, *, done: int = 0) -> None:

@@ -280,6 +280,17 @@ async def test_an_attempt_that_ends_well_makes_the_next_failure_the_first(cycle:
     assert cycle.pauses[-1] == 0.25
 
 
+async def test_another_leader_that_gets_no_further_leaves_it_stuck(cycle: Cycle) -> None:
+    async def work() -> AnotherLeads:
+        return ANOTHER._replace(confirmed_lsn=7)
+
+    for _ in range(3):
+        await fail(cycle, DecodingFailed("can't decode"), led_s=0.5, confirmed_lsn=7)
+        await cycle.attempt(Attempt(work))
+
+    assert cycle.pauses == [0.25, 0.25, SLOW_RETRY_S]
+
+
 async def test_the_sink_is_waited_for_after_the_pause(cycle: Cycle, health: Health) -> None:
     """A sink may answer a probe and refuse our records: another gets its chance to lead first."""
     order: list[object] = []

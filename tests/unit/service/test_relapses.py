@@ -68,6 +68,27 @@ def test_success_ends_everything() -> None:
     assert relapses.failed(DecodingFailed("a"), confirmed_lsn=7, led_s=1.0) == (1, False, 1.0)
 
 
+def test_another_leader_does_not_mend_what_is_stuck() -> None:
+    """Of two processes each meets the error in turn, and finds the other leading in between."""
+    relapses = Relapses()
+    found = []
+    for _ in range(NEEDS_A_PERSON):
+        found.append(relapses.failed(DecodingFailed("a"), confirmed_lsn=7, led_s=1.0))
+        relapses.stood_by(slot_lsn=7)
+
+    assert [each.failures for each in found] == [1] * NEEDS_A_PERSON
+    assert [each.needs_a_person for each in found] == [False] * (NEEDS_A_PERSON - 1) + [True]
+
+
+def test_a_slot_that_has_moved_on_mends_it() -> None:
+    relapses = Relapses()
+    for _ in range(NEEDS_A_PERSON):
+        relapses.failed(DecodingFailed("a"), confirmed_lsn=7, led_s=1.0)
+    relapses.stood_by(slot_lsn=8)
+
+    assert not relapses.failed(DecodingFailed("a"), confirmed_lsn=7, led_s=1.0).needs_a_person
+
+
 def test_in_another_history_lower_positions_are_headway() -> None:
     relapses = Relapses()
     relapses.failed(LineLost("a"), confirmed_lsn=900, led_s=1.0)

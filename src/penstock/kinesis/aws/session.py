@@ -8,7 +8,7 @@ from typing import Any, Final, NoReturn
 
 from botocore import UNSIGNED
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ProfileNotFound
+from botocore.exceptions import BotoCoreError, InvalidRegionError, ProfileNotFound
 from botocore.session import Session
 
 from penstock.settings.errors import SettingsError
@@ -64,7 +64,9 @@ class Endpoints:
                 config=Config(signature_version=UNSIGNED),
             )
         except (BotoCoreError, ValueError) as error:
-            raise SettingsError(f"AWS_REGION={region!r}: {one_line(error)}") from None
+            is_endpoint = endpoint_url is not None and not isinstance(error, InvalidRegionError)
+            value = f"AWS_ENDPOINT_URL_KINESIS={endpoint_url!r}" if is_endpoint else f"AWS_REGION={region!r}"
+            raise SettingsError(f"{value}: {one_line(error)}") from None
         client.meta.events.register("before-send.kinesis", _reveal)
         record = {"Data": b"", "PartitionKey": "-"}
         self.put = _address(client.put_records, **stream, Records=[record])

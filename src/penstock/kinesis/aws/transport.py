@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import http.client
+import os
 import select
 import socket
 import ssl
+import struct
 import time
 from collections import deque
 from collections.abc import Callable
@@ -19,8 +21,14 @@ from botocore.utils import get_environ_proxies
 from urllib3.util.ssltransport import SSLTransport
 
 from penstock.kinesis.aws.timed_socket import TimedSocket, remaining
+from penstock.settings.errors import SettingsError
 
 _LONGEST_HEAD: Final = 65536
+_FORGET_UNSENT: Final = struct.pack("ii", 1, 0)
+"""For SO_LINGER. Closing a connection, by us or by our death, throws away what the kernel has not sent.
+
+Otherwise it would go on delivering a request that we gave up, minutes later, behind another leader's.
+"""
 
 _Connection: TypeAlias = Any
 """An http.client.HTTPConnection whose socket is a TimedSocket."""
@@ -38,8 +46,20 @@ class HttpAnswer(NamedTuple):
 def open_transport(
     url: str, *, connect_timeout_s: float, read_timeout_s: float, ca_bundle: str | None
 ) -> Transport:
-    """The transport for an endpoint: direct, or through the proxy that the environment names."""
-    proxy: str | None = get_environ_proxies(url).get(urlsplit(url).scheme)
+    """The transport for an endpoint: direct, or through the proxy that the environment names.
+
+    SettingsError if that can't be one.
+    """
+    scheme = urlsplit(url).scheme
+    proxy: str | None = get_environ_proxies(url).get(scheme)
+    if proxy is not None and not _is_proxy(proxy):
+        names = (f"{scheme}_proxy", f"{scheme.upper()}_PROXY")
+        variable = next((name for name in names if os.environ.get(name)), names[-1])
+        # What stands before the last @ are a user and a password.
+        _, at, place = proxy.rpartition("@")
+        raise SettingsError(
+            f"{variable}='{'…' + at if at else ''}{place}': must be http://host:port or https://host:port"
+        )
     return Transport(
         url,
         connect_timeout_s=connect_timeout_s,
@@ -71,7 +91,7 @@ class Transport:
         self.url = url
         self._host = parts.hostname
         self._port = _port(parts)
-        self._proxy = None if proxy is None else urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+        self._proxy = None if proxy is None else _split_proxy(proxy)
         self._connect_timeout_s = connect_timeout_s
         self._read_timeout_s = read_timeout_s
         self._certificates = get_cert_path(ca_bundle or True)
@@ -186,6 +206,19 @@ class Transport:
         return ssl.create_default_context(cafile=self._certificates)
 
 
+def _split_proxy(proxy: str) -> SplitResult:
+    return urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+
+
+def _is_proxy(proxy: str) -> bool:
+    try:
+        parts = _split_proxy(proxy)
+        (parts.hostname or "").encode("idna")
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and _port(parts) > 0
+    except ValueError:
+        return False
+
+
 def _port(parts: SplitResult) -> int:
     return parts.port or (443 if parts.scheme == "https" else 80)
 
@@ -193,12 +226,17 @@ def _port(parts: SplitResult) -> int:
 def _dial(host: str, port: int, deadline: float, tls: ssl.SSLContext | None) -> socket.socket:
     """A connected socket to the first of the host's addresses that answers."""
     failure: OSError = TimeoutError("the host has no address")
-    for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except UnicodeError:
+        raise OSError(f"{host!r} can't be the name of a host") from None
+    for family, kind, protocol, _, address in found:
         plain = socket.socket(family, kind, protocol)
         try:
             plain.settimeout(remaining(deadline))
             plain.connect(address)
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _FORGET_UNSENT)
             plain.settimeout(remaining(deadline))
             return plain if tls is None else tls.wrap_socket(plain, server_hostname=host)
         except OSError as error:

@@ -217,6 +217,9 @@ class KinesisClient:
         credentials = self._credentials.take(first_wait_s=self._first_wait_s)
         if isinstance(credentials, Failed):
             return credentials
+        if not all(part.isascii() and part.isprintable() for part in credentials if part):
+            # Asked before anybody raises an error for it, whose text would quote the secret.
+            return _UNUSABLE_CREDENTIALS
         request = AWSRequest(
             method="POST",
             url=operation.transport.url,
@@ -229,9 +232,6 @@ class KinesisClient:
         except (HTTPException, OSError) as error:
             what = f"{one_line(error)} ({operation.transport.url})"
             return Failed(type(error).__name__, what, stream_fault=False)
-        except ValueError:
-            # Raised for a header that can't be sent; its text quotes the header, and so a secret.
-            return _UNUSABLE_CREDENTIALS
 
     def _body(self, events: Sequence[ChangeEvent]) -> bytes:
         records = [

@@ -123,12 +123,16 @@ class Marker:
                     await asyncio.sleep(self._backoff(self._attempt))
 
     async def close(self, *, until: float | None = None) -> None:
+        """Wait for a manifest that has left, and let none out any more."""
+        await self.finish(until=until)
+        self._threads.dismiss()
+
+    async def finish(self, *, until: float | None) -> None:
         """Let nothing more out, and wait for a manifest that has left: for its time-out, or `until` then."""
         self._gate.close()
         if self._under_way is not None and self._flight is not None and self._flight.has_left:
             left_s = None if until is None else max(0.0, until - time.monotonic())
             await asyncio.wait([self._under_way], timeout=left_s)
-        self._threads.dismiss()
 
     async def _send(self) -> bool:
         """One manifest, of everything up to the frontier; whether it was accepted."""

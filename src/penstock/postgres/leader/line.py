@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -49,6 +50,8 @@ class AnotherLeads(NamedTuple):
     """The slot that this process would read."""
     slot_is_read: bool
     """Whether a walsender uses that slot."""
+    confirmed_lsn: int = 0
+    """How far that slot was confirmed; 0 if that isn't known."""
 
     @property
     def description(self) -> str:
@@ -128,6 +131,7 @@ class LeaderLine:
                 holder,
                 slot=self._replication.slot,
                 slot_is_read=slot is not None and slot.active_pid is not None,
+                confirmed_lsn=0 if slot is None else slot.confirmed_flush_lsn or 0,
             )
         self._pid = pid
         _log.info("lock_acquired", lock_key=self.lock_key, walsender_pid=pid)
@@ -230,16 +234,18 @@ class LeaderLine:
         *,
         until: Work,
         drain: Callable[[asyncio.Task[None]], Awaitable[None]],
+        settle: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """Run the parts of a leadership. The first failure ends all; the end of `until` drains.
 
-        `drain` gets the reader's task, and the others go on meanwhile.
+        `drain` gets the reader's task, and the others go on meanwhile. `settle` is waited for, while the lock
+        is still ours, before a failure gives it up that isn't the line's own.
         """
         try:
             async with asyncio.TaskGroup() as group:
 
                 def start(work: Work, name: str) -> asyncio.Task[None]:
-                    return group.create_task(self._hanging_up(work), name=name)
+                    return group.create_task(self._hanging_up(work, settle), name=name)
 
                 reading = start(reader, "reader")
                 tasks = [start(work, name) for name, work in others.items()]
@@ -250,11 +256,12 @@ class LeaderLine:
         except BaseExceptionGroup as failures:
             raise _most_telling(failures) from failures
 
-    async def _hanging_up(self, work: Work) -> None:
-        """Close every connection the moment a part fails.
+    async def _hanging_up(self, work: Work, settle: Callable[[], Awaitable[None]] | None) -> None:
+        """Close every connection the moment a part finds that the line is lost.
 
         The server isn't held up by our walsender, and no part that is cancelled next waits for an answer
-        on a dead line.
+        on a dead line. After any other failure the lock is kept until all is settled that another leader
+        must not meet.
         """
         try:
             await work
@@ -264,7 +271,12 @@ class LeaderLine:
             if words is None:
                 raise
             raise words from error
-        except Exception:
+        except Exception as error:
+            is_lost = any(isinstance(each, LineLost | psycopg.Error) for each in _leaves(error))
+            if settle is not None and not is_lost:
+                # The line may be lost meanwhile: who finds that hangs up, and cancels this.
+                with contextlib.suppress(asyncio.CancelledError):
+                    await settle()
             self.hang_up()
             raise
 
@@ -303,12 +315,14 @@ class LeaderLine:
 
 def _most_telling(failures: BaseExceptionGroup[BaseException]) -> BaseException:
     """Of several failures, one that isn't ours (a bug); else the first: the others follow from it."""
-    flat: list[BaseException] = []
-    rest: list[BaseException] = [failures]
-    while rest:
-        failure = rest.pop(0)
-        if isinstance(failure, BaseExceptionGroup):
-            rest[:0] = failure.exceptions
-        else:
-            flat.append(failure)
+    flat = list(_leaves(failures))
     return next((failure for failure in flat if not isinstance(failure, PenstockError)), flat[0])
+
+
+def _leaves(failure: BaseException) -> Iterator[BaseException]:
+    """The failures in a group, however deep; one that is no group is the only one."""
+    if isinstance(failure, BaseExceptionGroup):
+        for each in failure.exceptions:
+            yield from _leaves(each)
+    else:
+        yield failure

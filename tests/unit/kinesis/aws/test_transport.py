@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import signal
+import socket
 import ssl
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from botocore.awsrequest import AWSRequest
 
-from penstock.kinesis.aws.transport import HttpAnswer, Transport
+from penstock.kinesis.aws.transport import HttpAnswer, Transport, open_transport
+from penstock.settings.errors import SettingsError
+from tests.servers.loop_thread import bind
 from tests.servers.web_proxy import WebProxy, make_certificate
 
 CONNECT_S = 2.0
@@ -84,6 +90,54 @@ def server(request: pytest.FixtureRequest, certificate: Path) -> Iterator[Server
         thread.join()
 
 
+class StuckServer:
+    """Takes one connection, and reads nothing of its request before it is told to.
+
+    It speaks for an endpoint with or without TLS, and for a proxy that tunnels.
+    """
+
+    def __init__(self, tls: ssl.SSLContext | None, *, tunnels: bool) -> None:
+        self._tls = tls
+        self._tunnels = tunnels
+        self._socket = bind()
+        # Small: most of a request then waits in the sender's kernel.
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        self._socket.listen()
+        self.port: int = self._socket.getsockname()[1]
+        self.goes_on = threading.Event()
+        self.received = 0
+        self._thread = threading.Thread(target=self._serve, name="stuck-server")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.read_on()
+        self._socket.close()
+
+    def read_on(self) -> int:
+        """Read what is left, until the connection ends; returns how many bytes of a request have come."""
+        self.goes_on.set()
+        self._thread.join()
+        return self.received
+
+    def _serve(self) -> None:
+        line, _ = self._socket.accept()
+        line.settimeout(20)
+        if self._tunnels:
+            head = b""
+            while not head.endswith(b"\r\n\r\n"):
+                head += line.recv(1)
+            line.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        if self._tls is not None:
+            line = self._tls.wrap_socket(line, server_side=True)
+        with line, contextlib.suppress(OSError):
+            assert self.goes_on.wait(20)
+            while data := line.recv(65536):
+                self.received += len(data)
+
+
 def post(url: str) -> AWSRequest:
     return AWSRequest(method="POST", url=url, data=b"body", headers={"X": "y"})
 
@@ -124,6 +178,43 @@ def test_the_question_comes_when_the_connection_is_up(server: Server, certificat
     assert asked - started >= server.handshake_s
     assert 0 <= server.received_at[0] - asked < 0.3
     way.close()
+
+
+@pytest.mark.parametrize(
+    ("variable", "proxy", "shown"),
+    [
+        ("HTTPS_PROXY", "http://:3128", "http://:3128"),
+        ("https_proxy", "http://proxy:none", "http://proxy:none"),
+        ("https_proxy", "proxy:70000", "proxy:70000"),
+        ("https_proxy", "http://[::1", "http://[::1"),
+        ("HTTPS_PROXY", "socks5://proxy:1080", "socks5://proxy:1080"),
+        ("HTTPS_PROXY", f"http://{'a' * 64}:1", f"http://{'a' * 64}:1"),
+        ("HTTPS_PROXY", "http://user:secr@t@:3128", "…@:3128"),
+    ],
+)
+def test_what_can_be_no_proxy_is_refused_at_the_start(
+    monkeypatch: pytest.MonkeyPatch, variable: str, proxy: str, shown: str
+) -> None:
+    for name in ("HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, proxy)
+    with pytest.raises(SettingsError) as raised:
+        open_transport("https://kinesis.test/", connect_timeout_s=1, read_timeout_s=1, ca_bundle=None)
+    assert raised.value.lines == [f"{variable}='{shown}': must be http://host:port or https://host:port"]
+
+
+@pytest.mark.parametrize("proxy", ["proxy:3128", "http://user:p@proxy", "https://[::1]:3128/"])
+def test_what_can_be_a_proxy_is_taken(monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
+    for name in ("https_proxy", "NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HTTPS_PROXY", proxy)
+    open_transport("https://kinesis.test/", connect_timeout_s=1, read_timeout_s=1, ca_bundle=None).close()
+
+
+def test_a_host_that_can_have_no_name_is_a_failure_of_the_network() -> None:
+    way = Transport(f"http://{'a' * 64}.test/", connect_timeout_s=1, read_timeout_s=1)
+    with pytest.raises(OSError, match="can't be the name of a host"):
+        way.send(post(way.url))
 
 
 def test_a_proxy_of_the_environment_stands_between(server: Server, certificate: Path) -> None:
@@ -178,3 +269,50 @@ def test_a_proxy_that_refuses_or_dawdles(server: Server, certificate: Path) -> N
         with pytest.raises(TimeoutError):
             hasty.send(post(server.url))
     assert server.received_at == []
+
+
+LARGE = b"x" * 300_000
+"""More than a server takes that doesn't read, and less than the kernel takes from us."""
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize("proxied", [False, True], ids=["direct", "proxied"])
+def test_a_request_that_was_given_up_is_not_delivered_by_the_kernel(
+    certificate: Path, scheme: str, proxied: bool
+) -> None:
+    """The server reads on when another may lead."""
+    tls = server_side(certificate) if scheme == "https" else None
+    with StuckServer(tls, tunnels=proxied and tls is not None) as stuck:
+        url = f"{scheme}://127.0.0.1:{stuck.port}/"
+        way = Transport(
+            url,
+            connect_timeout_s=CONNECT_S,
+            read_timeout_s=0.2,
+            ca_bundle=str(certificate),
+            proxy=f"http://127.0.0.1:{stuck.port}" if proxied else None,
+        )
+        with pytest.raises(TimeoutError):
+            way.send(AWSRequest(method="POST", url=url, data=LARGE, headers={}))
+        way.close()
+        assert stuck.read_on() < len(LARGE)
+
+
+SEND = """
+import sys
+from botocore.awsrequest import AWSRequest
+from penstock.kinesis.aws.transport import Transport
+way = Transport(sys.argv[1], connect_timeout_s=5, read_timeout_s=20)
+request = AWSRequest(method="POST", url=sys.argv[1], data=b"x" * int(sys.argv[2]), headers={})
+way.send(request, may_send=lambda: bool(print("now", flush=True)) or True)
+"""
+
+
+def test_a_request_of_a_process_that_was_killed_is_not_delivered_by_the_kernel() -> None:
+    with StuckServer(None, tunnels=False) as stuck:
+        command = [sys.executable, "-c", SEND, f"http://127.0.0.1:{stuck.port}/", str(len(LARGE))]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as sender:
+            assert sender.stdout is not None
+            assert sender.stdout.readline() == b"now\n"
+            time.sleep(0.2)
+            sender.send_signal(signal.SIGKILL)
+        assert stuck.read_on() < len(LARGE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,6 +16,7 @@ import pytest
 from penstock.kinesis.aws.outcome import Accepted, Answered, Entry, Failed, Placed, Refused, Result
 from penstock.kinesis.write.client import KinesisClient
 from penstock.kinesis.write.event import ChangeEvent
+from penstock.settings.errors import SettingsError
 from tests.kinesis_answers import SHARD, accepted, answered
 from tests.servers.kinesis_rules import check_signature
 from tests.servers.loop_thread import bind
@@ -437,6 +439,41 @@ def test_a_secret_with_a_line_break_is_said_and_not_shown(
     assert "secret-token" not in result.message
     assert "line break" in result.message
     assert probed == result
+
+
+@pytest.mark.parametrize("variable", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"])
+def test_a_secret_of_bytes_that_are_no_text_is_said(
+    server: Server, environment: pytest.MonkeyPatch, variable: str
+) -> None:
+    with environment.context() as patch:
+        patch.setenv(variable, os.fsdecode(b"a-secret\xff"))
+        client = connect(server.url)
+        result = client.put_records(events((b"{}", "k")))
+        probed = client.probe()
+        client.close()
+
+    assert isinstance(result, Failed)
+    assert (result.code, result.stream_fault) == ("CredentialsUnusable", True)
+    assert probed == result
+
+
+@pytest.mark.parametrize(
+    ("region", "endpoint", "named"),
+    [
+        (REGION, f"http://{'a' * 64}.example:1", "AWS_ENDPOINT_URL_KINESIS='http://aaa"),
+        ("no region!", "http://127.0.0.1:1", "AWS_REGION='no region!': "),
+        ("no region!", None, "AWS_REGION='no region!': "),
+    ],
+)
+def test_a_place_that_can_be_none_is_refused_by_the_name_of_its_variable(
+    region: str, endpoint: str | None, named: str
+) -> None:
+    with pytest.raises(SettingsError) as raised:
+        KinesisClient(
+            stream=STREAM, region=region, endpoint_url=endpoint, connect_timeout_s=1.0, read_timeout_s=1.0
+        )
+    (line,) = raised.value.lines
+    assert line.startswith(named)
 
 
 def test_no_credentials(server: Server, environment: pytest.MonkeyPatch) -> None:

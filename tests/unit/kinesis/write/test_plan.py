@@ -154,7 +154,7 @@ def test_newer_events_follow_only_when_the_retry_is_accepted() -> None:
 
 
 def test_what_slipped_comes_again_step_by_step() -> None:
-    """The shard is at its limit, and has most of it already."""
+    """Issue 8, point 15: the shard is at its limit, and has most of it already."""
     some = plan(max_records=20)
     add(some, " ".join(f"a{number}" for number in range(1, 19)) + " b1")
     answer(some, send(some), {"a3": THROTTLED})

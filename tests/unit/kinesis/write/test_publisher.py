@@ -358,6 +358,33 @@ async def test_a_request_that_has_left_is_waited_for() -> None:
     assert answered == [True]
 
 
+async def test_what_has_left_is_waited_for_also_when_publishing_has_failed() -> None:
+    """Its leadership keeps the lock until then."""
+    left, may_answer = threading.Event(), threading.Event()
+
+    def answer(events: Sequence[ChangeEvent]) -> Result:
+        if events[0].partition_key == "bad":
+            raise KeyError("a bug")
+        left.set()
+        may_answer.wait(20)
+        return accepted(events)
+
+    made = parts(Sink(answer))
+    await made.put("slow")
+    running = asyncio.create_task(made.publisher.run())
+    await until(left.is_set)
+    await made.put("bad")
+    await asyncio.wait([running])
+    assert isinstance(running.exception(), ExceptionGroup)
+
+    finishing = asyncio.create_task(made.publisher.finish(until=time.monotonic() + 20))
+    await asyncio.sleep(0.05)
+    assert not finishing.done()
+    may_answer.set()
+    await finishing
+    await made.publisher.close()
+
+
 async def test_a_stream_that_begins_to_ignore_keys_gets_nothing_more() -> None:
     sink = Sink(accepted)
     made = parts(sink)

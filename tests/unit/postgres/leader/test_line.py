@@ -25,6 +25,8 @@ PID = 4711
 TRY, HOLDER, SLOT = "pg_try_advisory_lock", "pg_locks", "pg_replication_slots WHERE slot_name"
 IDLE = ("logical", "wal2json", "db", False, None, "0/100", "0/50", "reserved", None, "db", 10)
 READ = (*IDLE[:4], 99, *IDLE[5:])
+MADE = (*IDLE[:5], None, *IDLE[6:])
+"""A slot that is still being made."""
 
 
 class Clock:
@@ -111,10 +113,11 @@ def keepalive(server_time_s: float) -> memoryview:
 @pytest.mark.parametrize(
     ("holder", "slot", "expected"),
     [
-        ((8, "a", "s"), READ, AnotherLeads(LockHolder(8, "a", "s"), "s", slot_is_read=True)),
-        ((8, "a", None), IDLE, AnotherLeads(LockHolder(8, "a", None), "s", slot_is_read=False)),
+        ((8, "a", "s"), READ, AnotherLeads(LockHolder(8, "a", "s"), "s", True, 0x100)),
+        ((8, "a", None), IDLE, AnotherLeads(LockHolder(8, "a", None), "s", False, 0x100)),
+        ((8, "a", None), MADE, AnotherLeads(LockHolder(8, "a", None), "s", False)),
         ((8, None, None), None, AnotherLeads(LockHolder(8, None, None), "s", slot_is_read=False)),
-        (None, READ, AnotherLeads(None, "s", slot_is_read=True)),
+        (None, READ, AnotherLeads(None, "s", True, 0x100)),
     ],
 )
 async def test_who_loses_learns_who_leads_and_whether_the_slot_is_read(
