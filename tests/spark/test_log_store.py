@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import threading
@@ -11,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
@@ -20,7 +22,8 @@ from penstock.lake.delta import table as table_module
 from penstock.lake.delta.table import AppId, ShapeTable
 from penstock.lake.errors import TableConflict
 from penstock.lake.fold.apply import NetChanges
-from penstock.lake.spark.log_store import EXPECTED_VERSION, LogStoreMissing, log_store_jar
+from penstock.lake.spark.jars import cache_directory, jar_paths
+from penstock.lake.spark.log_store import EXPECTED_VERSION, log_store_jar
 from penstock.lake.spark.session import StorageFailed, shape_session
 from tests.spark.batches import KEY, Change, contents, net, table_frame
 from tests.spark.conftest import Started
@@ -271,24 +274,13 @@ def test_a_checkpoint_appears_whole(spark: SparkSession, table: ShapeTable, tmp_
     assert any(name.startswith(f".{final}") and name.endswith(".tmp") for name in seen), seen
 
 
-def test_an_installation_that_was_not_built_is_said(tmp_path: Path) -> None:
-    with pytest.raises(LogStoreMissing, match=r"/log_store.jar is missing.*Fix: `make setup`"):
-        log_store_jar(tmp_path / "log_store.jar")
-
-
 def test_the_jar_is_compiled_from_the_sources_that_are_here(tmp_path: Path) -> None:
-    """Also: each build gives the same bytes."""
-    hatch_build.compile_log_stores(SOURCES, tmp_path / "again.jar", hatch_build.classpath())
+    """Also: `java_api/` agrees with the jars that Spark runs with, and each build gives the same bytes."""
+    real = [*sorted(Path(pyspark.__file__).parent.glob("jars/*.jar")), *jar_paths(cache_directory())]
+    classpath = ("-classpath", os.pathsep.join(map(str, real)))
+    hatch_build.compile_log_stores(SOURCES, tmp_path / "again.jar", classpath)
 
     assert (tmp_path / "again.jar").read_bytes() == log_store_jar().read_bytes()
-
-
-def test_a_source_that_does_not_compile_is_said(tmp_path: Path) -> None:
-    (tmp_path / "Bad.java").write_text("class Bad { int x = ; }")
-
-    with pytest.raises(hatch_build.CompileFailed, match=r"Bad\.java:1: error: illegal start of expression"):
-        hatch_build.compile_log_stores(tmp_path, tmp_path / "bad.jar", [])
-    assert [path.name for path in tmp_path.iterdir()] == ["Bad.java"]
 
 
 def test_a_listing_looks_only_at_what_it_starts_at(started: Started, store: Store) -> None:
