@@ -35,7 +35,7 @@ SLOT = SlotState(
 )
 IDENTITY = ServerIdentity("7301", 1, {})
 REGISTRY = Registry(
-    "7301", 1, "s", 1000, {shape.name: ShapeEntry(definition_hash(shape)) for shape in SHAPES}
+    "7301", 1, "s", 1000, {shape.name: ShapeEntry(definition_hash(shape), None, None) for shape in SHAPES}
 )
 ALL_NEW = (SnapshotAgain("a", "it is new"), SnapshotAgain("b", "it is new"))
 LOOKS = ["slot", "registry", "catalog", "table a", "table b", "wal"]

@@ -78,7 +78,7 @@ def site(tmp_path: Path) -> Site:
     )
     for shape in TABLES:
         ledger.add(shape, interval_s=0.0, held=whole(90), now=0.0)
-    store = Store(Registry("7301", 1, "slot", shapes=dict.fromkeys(TABLES, ShapeEntry("hash"))))
+    store = Store(Registry("7301", 1, "slot", 0, dict.fromkeys(TABLES, ShapeEntry("hash", None, None))))
     order: list[str] = []
 
     def on_write() -> None:

@@ -77,8 +77,8 @@ class FakeKeeper:
         self.copies: list[Copy] = []
 
     async def update(self, change: Callable[[Registry], Registry]) -> None:
-        awaits = ShapeEntry(definition_hash(SHAPE), "its definition was changed")
-        changed = change(Registry("7301", 1, "slot", shapes={"a": awaits}))
+        awaits = ShapeEntry(definition_hash(SHAPE), "its definition was changed", None)
+        changed = change(Registry("7301", 1, "slot", 0, {"a": awaits}))
         self.settled += [name for name, entry in changed.shapes.items() if entry.awaits_snapshot is None]
         self.copies += [entry.copy for entry in changed.shapes.values() if entry.copy is not None]
 
@@ -181,7 +181,7 @@ async def test_a_flush_without_a_commit_is_no_offset_of_the_table(desk: Desk) ->
 
     assert desk.ledger.tracker.frontier_lsn == 308
     assert desk.ledger.offsets()["a"] == 200
-    registry = Registry("7301", 1, "slot", shapes={"a": ShapeEntry(definition_hash(SHAPE), facts=FACTS)})
+    registry = Registry("7301", 1, "slot", 0, {"a": ShapeEntry(definition_hash(SHAPE), None, FACTS)})
     registry = registry.with_ceiling(308, desk.ledger.offsets())
     server = ServerFacts("7301", 1, {}, "slot", confirmed_flush_lsn=308, flush_lsn=400)
     decision = decide(registry, server, [SHAPE], {"a": whole(200)})
