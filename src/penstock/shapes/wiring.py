@@ -29,6 +29,7 @@ from penstock.shapes.flushing.table_watch import TableWatch
 from penstock.shapes.flushing.work import Work
 from penstock.shapes.pace.flush_plan import FlushLimits, FlushPlan, ShapeState, ShapeStatus
 from penstock.shapes.pace.flush_tracker import FlushTracker
+from penstock.shapes.pace.held import Held
 from penstock.shapes.preparation import Prepared
 from penstock.shapes.registry.decisions import Continue
 from penstock.shapes.registry.keeper import Confirmed
@@ -92,11 +93,13 @@ class ShapesPipeline:
         self._shapes = shapes
         self.keeper = prepared.keeper
         start_lsn = prepared.slot.start_lsn
-        held = {action.shape: action.offset for action in prepared.actions if isinstance(action, Continue)}
-        known = self._known_facts(held)
+        start = {action.shape: action.offset for action in prepared.actions if isinstance(action, Continue)}
+        known = self._known_facts(start)
+        held = Held()
         walk = incoming.walk(start_lsn)
         trees, own_trees = trees_at_start(prepared.facts, known)
         self.ledger = Ledger(
+            held=held,
             collector=Collector(
                 walk=walk,
                 shapes={shape.name: shape.table for shape in shapes},
@@ -106,9 +109,9 @@ class ShapesPipeline:
             ),
             log=workplace.log,
             tracker=FlushTracker(initial_lsn=start_lsn),
-            plan=FlushPlan(workplace.limits),
+            plan=FlushPlan(workplace.limits, held),
         )
-        self._enter_shapes(prepared, held)
+        self._enter_shapes(prepared, start)
         self.confirmed = Confirmed(self.ledger.tracker, self.keeper, self.ledger.offsets)
         self.resnapshots = Resnapshots(
             self.ledger, self.keeper, say_needed=say_needed, wake=lambda: self.runner.wake()
@@ -242,17 +245,17 @@ class ShapesPipeline:
             self.runner.wake()
             await asyncio.sleep(0.05)
 
-    def _known_facts(self, held: dict[str, LogOffset]) -> dict[str, TableFacts]:
+    def _known_facts(self, start: Mapping[str, LogOffset]) -> dict[str, TableFacts]:
         entries = self.keeper.registry.shapes
-        return {name: facts for name in held if (facts := entries[name].facts) is not None}
+        return {name: facts for name in start if (facts := entries[name].facts) is not None}
 
-    def _enter_shapes(self, prepared: Prepared, held: dict[str, LogOffset]) -> None:
+    def _enter_shapes(self, prepared: Prepared, start: Mapping[str, LogOffset]) -> None:
         now = time.monotonic()
         for shape in self._shapes:
             self.ledger.add(
                 shape.name,
                 interval_s=shape.flush_interval_ms / 1000,
-                held=held.get(shape.name, BEFORE_ALL),
+                held=start.get(shape.name, BEFORE_ALL),
                 now=now,
             )
         for action in prepared.actions:

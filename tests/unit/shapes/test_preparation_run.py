@@ -20,8 +20,8 @@ from penstock.postgres.catalog.table_tree import Member, Tree
 from penstock.postgres.leader.line import EnsuredSlot
 from penstock.postgres.slot.state import SlotState
 from penstock.postgres.timeline import ServerIdentity
-from penstock.shapes.feed.ledger import whole
 from penstock.shapes.flushing.job_runner import JobThreads
+from penstock.shapes.pace.held import whole
 from penstock.shapes.preparation import Preparation, Prepared, ShapesRefused
 from penstock.shapes.registry.decisions import Continue
 from penstock.shapes.registry.registry import Registry, RegistryError, ShapeEntry

@@ -30,7 +30,7 @@ from penstock.postgres.catalog.table_tree import Member, Tree
 from penstock.postgres.snapshot.export import SnapshotPart
 from penstock.postgres.stream.walk import FrameWalk
 from penstock.shapes.feed.collector import Append, Collector, Committed
-from penstock.shapes.feed.ledger import Ledger, whole
+from penstock.shapes.feed.ledger import Ledger
 from penstock.shapes.flushing import work
 from penstock.shapes.flushing.job_runner import JobThreads
 from penstock.shapes.flushing.work import ShapeStopped, Work
@@ -38,6 +38,7 @@ from penstock.shapes.following import drift as drift_module
 from penstock.shapes.following.drift import Drift
 from penstock.shapes.pace.flush_plan import FlushPlan, Job, ShapeState, Start
 from penstock.shapes.pace.flush_tracker import FlushTracker
+from penstock.shapes.pace.held import Held, whole
 from penstock.shapes.registry.decisions import Continue, ServerFacts, decide
 from penstock.shapes.registry.keeper import RegistryKeeper
 from penstock.shapes.registry.registry import Copy, Registry, ShapeEntry
@@ -105,16 +106,18 @@ class Desk:
         self.threads = JobThreads(1)
         self.anew: list[SnapshotAgain] = []
         self.keeper = FakeKeeper()
+        held = Held()
         self.ledger = Ledger(
+            held=held,
             collector=Collector(
                 walk=FrameWalk(Wal2Json(), confirmed_lsn=100, needs_lsn=True),
                 shapes={"a": TABLE, "other": OTHER},
                 trees=[TREE, Tree(Member(OTHER, 2, 2, "x"))],
-                held={"a": whole(90), "other": whole(90)},
+                held=held,
             ),
             log=ChangeLog(create_run(directory, "run"), LogLimits(min_free_bytes=0, segment_bytes=1)),
             tracker=FlushTracker(initial_lsn=100),
-            plan=FlushPlan(),
+            plan=FlushPlan(held=held),
         )
         self.ledger.add("a", interval_s=600.0, held=whole(90), now=0.0)
         self.ledger.add("other", interval_s=600.0, held=whole(90), now=0.0)
