@@ -11,8 +11,11 @@
     ├── RegistryError                 the registry can't be read or written (shapes/registry/registry.py)
     ├── ChangeLogBroken, …            the log on disk can't be trusted (changelog/errors.py)
     ├── DecodeError                   a value that doesn't fit its column (decoding/rows.py)
-    │   └── LayoutChanged             a frame of a table that was altered
+    │   ├── LayoutChanged             a frame of a table that was altered
+    │   ├── RowIncomplete             a change without a value that is needed
+    │   └── NanRefused                NaN, where the lake's type has none
     ├── SparkFailed, SparkError, …    Spark doesn't start, or a job failed (lake/spark/session.py)
+    ├── SparkGone                     Spark's Java has ended (lake/errors.py); exit 4
     ├── JarsMissing, LogStoreMissing  what Spark needs isn't there (lake/spark/jars.py, log_store.py)
     ├── CannotCompare                 `verify` has no answer (lake/jobs/verify_jobs.py); exit 2
     ├── TableConflict, ForeignCommit  a table that somebody else has written (lake/errors.py)

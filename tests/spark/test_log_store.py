@@ -198,7 +198,7 @@ def test_a_writer_frozen_just_before_its_merge_changes_nothing(
     with pytest.raises(TableConflict, match="somebody else committed just before"):
         frozen.merge(mine, 300)
     assert contents(table.rows()) == ROWS | {9: ("leader", "l")}
-    assert frozen.read_offset() == 250
+    assert frozen.read_state().offset == 250
 
 
 def test_a_batch_that_was_made_from_an_older_version_is_refused(
@@ -223,9 +223,9 @@ def test_what_another_has_made_counts_once_its_name_is_on_disk(
     monkeypatch.setattr(table_module, "sync_directory", synced.append)
     successor = open_table()
     directories = [tmp_path / "table" / "_delta_log", tmp_path / "table", tmp_path]
-    assert successor.read_offset() == 100
+    assert successor.read_state().offset == 100
     assert synced == directories
-    assert successor.read_offset() == 100
+    assert successor.read_state().offset == 100
     assert synced == directories, "once is enough"
     table.merge(net(spark, table, Change("delete", 1)), 200)
     synced.clear()
@@ -236,9 +236,9 @@ def test_what_another_has_made_counts_once_its_name_is_on_disk(
     monkeypatch.setattr(table_module, "sync_directory", fail)
     for _ in range(2):
         with pytest.raises(StorageFailed, match=r"can't sync .*/table: Input/output error"):
-            successor.read_offset()
+            successor.read_state()
     monkeypatch.setattr(table_module, "sync_directory", synced.append)
-    assert successor.read_offset() == 200
+    assert successor.read_state().offset == 200
     assert synced == directories
 
 
@@ -250,7 +250,7 @@ def test_what_a_power_cut_leaves_of_a_checksum_does_no_harm(
     for path in (copy / "_delta_log").glob("*.crc"):
         path.write_bytes(b"")
     after = ShapeTable(shape_session(started.spark), str(copy), AppId("1", "shape", 1))
-    assert after.read_offset() == 100
+    assert after.read_state().offset == 100
     assert contents(after.rows()) == ROWS
 
 

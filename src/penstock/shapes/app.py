@@ -320,7 +320,7 @@ def refuse(lines: Sequence[str]) -> None:
 def check_without_spark(settings: ShapesSettings, file: ShapesFile, run: Run) -> None:
     """Refuse at once what needs no Spark to be seen: Spark takes seconds to start.
 
-    A Postgres that doesn't answer is waited for later, unless it is `--once`.
+    If Postgres doesn't answer, the service waits for it later, unless it is `--once`.
     """
     unknown = sorted(run.resnapshot - {shape.name for shape in file.shapes})
     if unknown:

@@ -217,7 +217,7 @@ async def test_a_crash_in_the_first_start_changes_nothing_for_the_next(
     assert prepared.keeper.registry.ceiling_lsn == 2000
 
 
-async def test_a_slot_that_was_lost_and_made_anew_is_never_taken_for_the_former(
+async def test_a_slot_that_was_lost_and_created_again_is_never_taken_for_the_former(
     site: Site, world: World
 ) -> None:
     """The registry knows that all tables wait before there is a slot that could be confirmed."""

@@ -207,7 +207,7 @@ class Collector:
 
     def left_out(self, relation: Relation) -> list[SnapshotAgain]:
         """The server says that it left out a change of this relation, which must be known."""
-        reason = f"the server left out changes of {relation}, for want of a replica identity"
+        reason = f"the server left out changes of {relation}, which has no replica identity"
         return self._again(dict.fromkeys(sorted(self._routes[relation]), reason))
 
     @property
