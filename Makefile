@@ -36,7 +36,7 @@ format: setup ## Format the code, and mend what ruff can mend by itself
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-lock: $(BIN)/uv ## Write requirements/* afresh from pyproject.toml, keeping versions that still fit
+lock: $(BIN)/uv ## Write requirements/* again from pyproject.toml, keeping versions that still fit
 	$(COMPILE) pyproject.toml --output-file requirements/capture.lock
 	$(COMPILE) pyproject.toml --extra demo --extra spark --group dev --output-file requirements/dev.lock
 	echo uv | $(COMPILE) - --constraints requirements/dev.lock --output-file requirements/bootstrap.txt

@@ -260,7 +260,7 @@ def _leave_at_once() -> NoReturn:
     """End without waiting for threads or tasks that hang: asyncio.run and the interpreter would."""
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)
+    os._exit(exit_codes.OK)
 
 
 def _status(arguments: argparse.Namespace) -> int:

@@ -10,6 +10,8 @@ import sys
 from types import FrameType
 from typing import NoReturn
 
+from penstock import exit_codes
+
 _SERVICES = ("capture", "shapes")
 
 
@@ -23,4 +25,5 @@ def main() -> int:
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:
     """Nothing has begun yet: a service that is told to stop then has stopped well."""
-    raise SystemExit(0 if sys.argv[1:2] and sys.argv[1] in _SERVICES else 128 + number)
+    is_service = sys.argv[1:2] and sys.argv[1] in _SERVICES
+    raise SystemExit(exit_codes.OK if is_service else exit_codes.killed_by(number))

@@ -7,12 +7,15 @@
     ├── ProcessFailed, …              a child process of demo, bench or tests (local/penstock_process.py)
     ├── ShapeFileError                a bad shapes file (shapes/definition/shapes_file.py); exit 2
     ├── ShapeStopped                  a table was altered; until somebody acts (shapes/flushing/work.py)
-    ├── ShapeStalled                  a shape that `--once` waits for in vain (shapes/leadership.py); exit 1
+    ├── ShapeStalled                  a shape that `--once` waits for in vain (shapes/ending.py); exit 1
     ├── RegistryError                 the registry can't be read or written (shapes/registry/registry.py)
     ├── ChangeLogBroken, …            the log on disk can't be trusted (changelog/errors.py)
     ├── DecodeError                   a value that doesn't fit its column (decoding/rows.py)
-    │   └── LayoutChanged             a frame of a table that was altered
+    │   ├── LayoutChanged             a frame of a table that was altered
+    │   ├── RowIncomplete             a change without a value that is needed
+    │   └── NanRefused                NaN, where the lake's type has none
     ├── SparkFailed, SparkError, …    Spark doesn't start, or a job failed (lake/errors.py)
+    ├── SparkGone                     Spark's Java has ended (lake/errors.py); exit 4
     ├── JarsMissing, LogStoreMissing  what Spark needs isn't there (lake/errors.py)
     ├── ConfRefused, StorageRefused   what would make tables unsafe (lake/errors.py)
     ├── CannotCompare                 `verify` has no answer (lake/errors.py); exit 2

@@ -14,3 +14,8 @@ ANOTHER_LEADS: Final = 3
 """`shapes --once` while another process leads."""
 SPARK_GONE: Final = 4
 """Spark's Java has ended; only a new process helps."""
+
+
+def killed_by(signal: int) -> int:
+    """As shells say it of a process that a signal has ended."""
+    return 128 + signal

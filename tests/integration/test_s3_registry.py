@@ -13,7 +13,7 @@ from penstock.shapes.registry.places import S3Registry, open_registry
 from penstock.shapes.registry.registry import FileRegistry, Registry, RegistryError
 
 STORAGE = "s3a://lake/some where"
-OLD = Registry(system_id="7", timeline=1, slot="shapes", ceiling_lsn=100)
+OLD = Registry(system_id="7", timeline=1, slot="shapes", ceiling_lsn=100, shapes={})
 NEW = OLD.with_ceiling(200)
 
 

@@ -196,8 +196,8 @@ def test_shapes_that_do_not_stand_for_their_tables_are_named(site: ShapesSite) -
     site.sql(ORDERS)
     hashes = {shape.name: definition_hash(shape) for shape in load_shapes_file(site.file).shapes}
     entries = {
-        "orders": ShapeEntry(hashes["orders"], "it is new"),
-        "open_orders": ShapeEntry(hashes["orders"]),
+        "orders": ShapeEntry(hashes["orders"], "it is new", None),
+        "open_orders": ShapeEntry(hashes["orders"], None, None),
     }
     registry(site, shapes=entries)
     found = verify(site, "--json")
@@ -213,4 +213,5 @@ def registry(site: ShapesSite, **over: Any) -> None:
     ((system_id,),) = site.sql("SELECT system_identifier::text FROM pg_control_system()")
     store = FileRegistry(site.directory / "lake")
     store.read()
-    store.write(Registry(**{"system_id": system_id, "timeline": 1, "slot": site.slot} | over))
+    written = {"system_id": system_id, "timeline": 1, "slot": site.slot, "ceiling_lsn": 0, "shapes": {}}
+    store.write(Registry(**written | over))

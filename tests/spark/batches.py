@@ -1,4 +1,4 @@
-"""Small batches of changes, as decode.py gives them, and what they come to when done one by one."""
+"""Small batches of changes, as decoding/rows.py gives them, and what they come to when done one by one."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def key_change(op: int, old: Key, new: Key) -> list[TypedChange]:
 
 
 def typed_frame(spark: SparkSession, changes: Sequence[TypedChange]) -> DataFrame:
-    """The changes as decode.py gives them, in one transaction."""
+    """The changes as decoding/rows.py gives them, in one transaction."""
     moved = [change.old_key is not None for change in changes]
     old_keys = pa.StructArray.from_arrays(
         keys(change.old_key or FIRST for change in changes),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import threading
@@ -11,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
@@ -18,8 +20,9 @@ from pyspark.sql import SparkSession
 import hatch_build
 from penstock.lake.delta import shape_table as table_module
 from penstock.lake.delta.shape_table import AppId, ShapeTable
-from penstock.lake.errors import LogStoreMissing, StorageFailed, TableConflict
+from penstock.lake.errors import StorageFailed, TableConflict
 from penstock.lake.fold.apply import NetChanges
+from penstock.lake.spark.jars import cache_directory, jar_paths
 from penstock.lake.spark.log_store import EXPECTED_VERSION, log_store_jar
 from penstock.lake.spark.spark_session import shape_session
 from tests.spark.batches import KEY, Change, contents, net, table_frame
@@ -195,7 +198,7 @@ def test_a_writer_frozen_just_before_its_merge_changes_nothing(
     with pytest.raises(TableConflict, match="somebody else committed just before"):
         frozen.merge(mine, 300)
     assert contents(table.rows()) == ROWS | {9: ("leader", "l")}
-    assert frozen.read_offset() == 250
+    assert frozen.read_state().offset == 250
 
 
 def test_a_batch_that_was_made_from_an_older_version_is_refused(
@@ -220,9 +223,9 @@ def test_what_another_has_made_counts_once_its_name_is_on_disk(
     monkeypatch.setattr(table_module, "sync_directory", synced.append)
     successor = open_table()
     directories = [tmp_path / "table" / "_delta_log", tmp_path / "table", tmp_path]
-    assert successor.read_offset() == 100
+    assert successor.read_state().offset == 100
     assert synced == directories
-    assert successor.read_offset() == 100
+    assert successor.read_state().offset == 100
     assert synced == directories, "once is enough"
     table.merge(net(spark, table, Change("delete", 1)), 200)
     synced.clear()
@@ -233,9 +236,9 @@ def test_what_another_has_made_counts_once_its_name_is_on_disk(
     monkeypatch.setattr(table_module, "sync_directory", fail)
     for _ in range(2):
         with pytest.raises(StorageFailed, match=r"can't sync .*/table: Input/output error"):
-            successor.read_offset()
+            successor.read_state()
     monkeypatch.setattr(table_module, "sync_directory", synced.append)
-    assert successor.read_offset() == 200
+    assert successor.read_state().offset == 200
     assert synced == directories
 
 
@@ -247,7 +250,7 @@ def test_what_a_power_cut_leaves_of_a_checksum_does_no_harm(
     for path in (copy / "_delta_log").glob("*.crc"):
         path.write_bytes(b"")
     after = ShapeTable(shape_session(started.spark), str(copy), AppId("1", "shape", 1))
-    assert after.read_offset() == 100
+    assert after.read_state().offset == 100
     assert contents(after.rows()) == ROWS
 
 
@@ -271,24 +274,13 @@ def test_a_checkpoint_appears_whole(spark: SparkSession, table: ShapeTable, tmp_
     assert any(name.startswith(f".{final}") and name.endswith(".tmp") for name in seen), seen
 
 
-def test_an_installation_that_was_not_built_is_said(tmp_path: Path) -> None:
-    with pytest.raises(LogStoreMissing, match=r"/log_store.jar is missing.*Fix: `make setup`"):
-        log_store_jar(tmp_path / "log_store.jar")
-
-
 def test_the_jar_is_compiled_from_the_sources_that_are_here(tmp_path: Path) -> None:
-    """Also: each build gives the same bytes."""
-    hatch_build.compile_log_stores(SOURCES, tmp_path / "again.jar", hatch_build.classpath())
+    """Also: `java_api/` agrees with the jars that Spark runs with, and each build gives the same bytes."""
+    real = [*sorted(Path(pyspark.__file__).parent.glob("jars/*.jar")), *jar_paths(cache_directory())]
+    classpath = ("-classpath", os.pathsep.join(map(str, real)))
+    hatch_build.compile_log_stores(SOURCES, tmp_path / "again.jar", classpath)
 
     assert (tmp_path / "again.jar").read_bytes() == log_store_jar().read_bytes()
-
-
-def test_a_source_that_does_not_compile_is_said(tmp_path: Path) -> None:
-    (tmp_path / "Bad.java").write_text("class Bad { int x = ; }")
-
-    with pytest.raises(hatch_build.CompileFailed, match=r"Bad\.java:1: error: illegal start of expression"):
-        hatch_build.compile_log_stores(tmp_path, tmp_path / "bad.jar", [])
-    assert [path.name for path in tmp_path.iterdir()] == ["Bad.java"]
 
 
 def test_a_listing_looks_only_at_what_it_starts_at(started: Started, store: Store) -> None:

@@ -154,7 +154,7 @@ def test_a_failed_merge_leaves_nothing(spark: SparkSession, table: ShapeTable, t
         table.merge(NetChanges(failing, good.key, good.columns), 200)
     assert "planted" not in f"{raised.value}{raised.value.__cause__}"
 
-    assert table.read_offset() == 100
+    assert table.read_state().offset == 100
     assert contents(table.rows()) == ROWS
     assert table.merge(good, 200) == 200
     assert offsets(tmp_path) == [100, 200]
@@ -193,7 +193,7 @@ def test_two_writers_conflict_instead_of_mixing(
 
     assert offsets(tmp_path) == [100, 250]
     assert contents(table.rows()) == ROWS | {9: ("leader", "l")}
-    assert table.read_offset() == frozen.read_offset() == 250
+    assert table.read_state().offset == frozen.read_state().offset == 250
 
 
 def wait_for(file: Path) -> None:
@@ -238,14 +238,14 @@ def test_a_table_without_a_flush_has_no_offset(
 ) -> None:
     table = open_table()
     assert not table.exists()
-    assert table.read_offset() is None
+    assert table.read_state().offset is None
 
     table.create(schema("id bigint, a string, b string"), KEY)
 
     assert table.exists()
-    assert table.read_offset() is None
+    assert table.read_state().offset is None
     assert open_table().merge(net(spark, table, Change("insert", 1, "x", "y")), 10) == 10
-    assert table.read_offset() == 10
+    assert table.read_state().offset == 10
     assert in_deltalake(tmp_path) == {1: ("x", "y")}
 
 
@@ -258,7 +258,7 @@ def test_the_offset_is_found_without_the_file_beside_the_commit(
     assert spark_of._jvm is not None
     spark_of._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
 
-    assert open_table().read_offset() == 100
+    assert open_table().read_state().offset == 100
 
 
 @pytest.fixture
@@ -280,7 +280,7 @@ def test_upkeep_comes_once_in_so_many_commits_and_leaves_the_offset(
 
     assert "".join("-X"[each] for each in tended) == "-" + 3 * "---" + "XX-" + "---"
     assert offsets(tmp_path) == [100, 200, 201, 202, 203, None, None, 204]
-    assert table.read_offset() == 204
+    assert table.read_state().offset == 204
     assert len(table.rows().inputFiles()) == 2
     assert contents(table.rows()) == in_deltalake(tmp_path)
     assert capfd.readouterr().out == ""
@@ -366,7 +366,7 @@ def test_upkeep_keeps_of_the_log_what_its_retention_asks_for(
 
     kept = sorted(path.name for path in log.iterdir() if path.name.endswith((".json", ".parquet")))
     assert kept == [f"{3:020}.checkpoint.parquet", *[f"{each:020}.json" for each in (3, 4, 5)]]
-    assert open_table().read_offset() == 301
+    assert open_table().read_state().offset == 301
     assert contents(open_table().rows()) == in_deltalake(tmp_path)
 
 
@@ -390,7 +390,7 @@ def test_upkeep_splits_large_files_and_puts_small_ones_together(
     assert all(800 <= (file.rows or 0) <= 1200 for file in files)
     assert [len(table.files(KEY).touched({"id": [(key, key)]})) for key in (5, 9000, 19_990)] == [1, 1, 1]
     assert contents(open_table().rows()) == in_deltalake(tmp_path) == before
-    assert table.read_offset() == 100
+    assert table.read_state().offset == 100
     *_, last = commits(tmp_path)
     assert {
         action[kind]["dataChange"] for action in last for kind in ("add", "remove") if kind in action
@@ -437,7 +437,7 @@ def test_rows_that_others_have_changed_are_not_built_on(
     for writer in (table, open_table()):
         with pytest.raises(ForeignCommit, match=f"{what} by Apache-Spark.* in version 2"):
             writer.merge(net(spark, table, Change("insert", 10, "a", "b")), 300)
-    assert table.read_offset() == 200
+    assert table.read_state().offset == 200
     assert open_table().overwrite_from(table_frame(spark, ROWS), 300, KEY) == 300
     assert open_table().merge(net(spark, table, Change("delete", 1)), 400) == 400
 
@@ -685,4 +685,4 @@ def test_files_out_of_the_batchs_key_range_are_not_read(
 
     with pytest.raises(Exception, match="FILE_NOT_EXIST"):
         table.merge(net(spark, table, Change("update", 1, "x", "y"), Change("delete", 1000)), 400)
-    assert table.read_offset() == 300
+    assert table.read_state().offset == 300

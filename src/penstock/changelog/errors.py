@@ -14,6 +14,7 @@ import os
 from pathlib import Path
 
 from penstock.errors import PenstockError
+from penstock.model.size import format_size
 
 _FIXES = {
     errno.ENOSPC: "make room there, or put the log on a larger disk",
@@ -50,7 +51,7 @@ def free_bytes(directory: Path) -> int:
 def cant_write(path: Path, error: OSError) -> ChangeLogBroken:
     """The error of a failed system call: the path, the room left there, and the fix."""
     try:
-        room = f" ({mebibytes(free_bytes(path.parent))} free there)"
+        room = f" ({format_size(free_bytes(path.parent))} free there)"
     except OSError:
         room = ""
     fix = _FIXES.get(error.errno or 0, "see what its disk and the system's log say")
@@ -60,7 +61,7 @@ def cant_write(path: Path, error: OSError) -> ChangeLogBroken:
 def under_the_floor(path: Path, free: int, floor: int) -> ChangeLogBroken:
     """The error of a write that was not tried, because it would leave too little room."""
     return ChangeLogBroken(
-        f"won't write {path}: {mebibytes(free)} free there, and {mebibytes(floor)} must stay free; "
+        f"won't write {path}: {format_size(free)} free there, and {format_size(floor)} must stay free; "
         f"{_FIXES[errno.ENOSPC]}"
     )
 
@@ -71,8 +72,3 @@ def not_shared(directory: Path, who: str) -> LogNotShared:
         f"{who} can't read the log in {directory}, which the driver writes. Fix: set LOG_DIR to a mount"
         " that the driver and all executors share; until then only flushes below 1 MiB work"
     )
-
-
-def mebibytes(count: int) -> str:
-    """A size for people."""
-    return f"{count / 2**20:,.1f} MiB"

@@ -6,11 +6,10 @@ import threading
 import time
 from typing import Final, Self
 
-from rich.filesize import decimal
-
 from penstock.demo import result
 from penstock.demo.demo_outcome import DemoOutcome
 from penstock.demo.story import ProcessReading, Readings, StepState, Story
+from penstock.model.size import format_size
 
 _INTERVAL_S: Final = 1.0
 
@@ -68,5 +67,5 @@ def _status(readings: Readings) -> str:
 
 
 def _process(process: ProcessReading) -> str:
-    lag = "" if process.lag_bytes is None else f", lag {decimal(process.lag_bytes)}"
+    lag = "" if process.lag_bytes is None else f", lag {format_size(process.lag_bytes)}"
     return f"{process.name} {process.role} ({process.phase}) {process.done:,}{lag}"

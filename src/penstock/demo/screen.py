@@ -6,7 +6,6 @@ import time
 from typing import Final, Self
 
 from rich.console import Console, Group, RenderableType
-from rich.filesize import decimal
 from rich.live import Live
 from rich.padding import Padding
 from rich.panel import Panel
@@ -17,6 +16,7 @@ from rich.text import Text
 from penstock.demo import result
 from penstock.demo.demo_outcome import DemoOutcome
 from penstock.demo.story import Readings, Step, StepState, Story
+from penstock.model.size import format_size
 
 _SPINNER: Final = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _ROLE_STYLES: Final = {"leader": "bold green", "standby": "cyan", "killed": "bold red"}
@@ -101,7 +101,7 @@ def _processes(readings: Readings) -> RenderableType:
             Text(process.role, style=_ROLE_STYLES.get(process.role, "")),
             process.phase,
             f"{process.done:,}",
-            "" if process.lag_bytes is None else decimal(process.lag_bytes),
+            "" if process.lag_bytes is None else format_size(process.lag_bytes),
         )
     return Padding(table, (1, 0, 0, 2))
 

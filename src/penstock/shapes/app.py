@@ -39,14 +39,15 @@ from penstock.service.cycle import LeaderCycle
 from penstock.settings.services import ShapesSettings
 from penstock.shapes.definition.reload import compare_files, terminal_is_gone
 from penstock.shapes.definition.shapes_file import ShapeFileError, load_shapes_file
+from penstock.shapes.ending import ShapeStalled
 from penstock.shapes.flushing.job_runner import JobThreads
-from penstock.shapes.leadership import Order, Service, ShapesLeadership, ShapeStalled
+from penstock.shapes.leadership import Order, Service, ShapesLeadership
 from penstock.shapes.preparation import judge
 from penstock.shapes.progress import ProgressView
+from penstock.shapes.readings import ShapeLine
 from penstock.shapes.registry.decisions import not_our_table
 from penstock.shapes.registry.places import open_registry
 from penstock.shapes.registry.registry import RegistryError
-from penstock.shapes.wiring import ShapeLine
 from penstock.status.board import StatusBoard
 from penstock.status.health import Health, Phase
 from penstock.status.shapes_metrics import ShapesMetrics
@@ -333,7 +334,7 @@ def refuse(lines: Sequence[str]) -> None:
 def check_without_spark(settings: ShapesSettings, file: ShapesFile, run: Run) -> None:
     """Refuse at once what needs no Spark to be seen: Spark takes seconds to start.
 
-    A Postgres that doesn't answer is waited for later, unless it is `--once`.
+    If Postgres doesn't answer, the service waits for it later, unless it is `--once`.
     """
     unknown = sorted(run.resnapshot - {shape.name for shape in file.shapes})
     if unknown:

@@ -17,7 +17,7 @@ from penstock.changelog.runs import create_run, remove_older_runs, remove_run
 from penstock.clock import awake_or_asleep
 from penstock.decoding.decoder import Decoder
 from penstock.decoding.plugins import decoder_for
-from penstock.errors import PenstockError, PluginOptionRefused
+from penstock.errors import PluginOptionRefused
 from penstock.lake.ports import ShapeJobs
 from penstock.model.lsn import format_lsn
 from penstock.model.relation import Relation
@@ -31,27 +31,22 @@ from penstock.postgres.slot.state import describe
 from penstock.postgres.stream.replication import ReplicationStream
 from penstock.postgres.timeline import ServerIdentity, flushed_lsn
 from penstock.settings.services import ShapesSettings
+from penstock.shapes.ending import Ending, flush_everything
 from penstock.shapes.feed.from_postgres import Incoming
 from penstock.shapes.flushing.job_runner import JobThreads
-from penstock.shapes.pace.flush_plan import FlushLimits, ShapeState
+from penstock.shapes.pace.flush_plan import FlushLimits
 from penstock.shapes.preparation import Preparation, Prepared
+from penstock.shapes.readings import ShapeLine
 from penstock.shapes.registry.registry import RegistryStore
-from penstock.shapes.wiring import Database, ShapeLine, ShapesPipeline, Workplace
+from penstock.shapes.wiring import Database, ShapesPipeline, Workplace
 from penstock.status.board import StatusBoard
 from penstock.status.health import Fault, Health, Phase
 from penstock.status.shapes_metrics import ShapesMetrics
 
-_LOOK_FOR_END_S: Final = 0.1
 _UPKEEP_EVERY_S: Final = 1.0
 _OLD_RUNS_EVERY_S: Final = 300.0
-_LONG_JOB: Final = 10.0
-"""So many times STALL_S a job may take that doesn't fail."""
 
 _log = structlog.get_logger()
-
-
-class ShapeStalled(PenstockError):
-    """A shape has made no progress for STALL_S, or waits for somebody to act, and `--once` waits for it."""
 
 
 class Order(NamedTuple):
@@ -97,11 +92,9 @@ class ShapesLeadership:
         self._threads = threads
         self._log_directory = order.log_directory
         self._resnapshot = order.resnapshot
-        self._once = order.once
         self._health = service.health
         self._metrics = service.metrics
         self._board = service.board
-        self._stop = service.stop
         self._line = LeaderLine(settings.replication, settings.leader, role="shapes", session=QUALIFIED_NAMES)
         self._catalog = ShapeCatalog(self._line.connect, decoder_for(settings.replication.output_plugin))
         self._preparation = Preparation(
@@ -116,8 +109,7 @@ class ShapesLeadership:
         )
         self._pipeline: ShapesPipeline | None = None
         self._left_out: set[Relation] = set()
-        self._given_up = asyncio.Event()
-        self._not_as_before: Set[str] = frozenset()
+        self._ending = Ending(service.stop, once=order.once, stall_s=settings.change_log.stall_s)
         self.has_led = False
         self.confirmed_lsn = 0
 
@@ -140,7 +132,7 @@ class ShapesLeadership:
     @property
     def is_given_up(self) -> bool:
         """Whether `give_up` was called."""
-        return self._given_up.is_set()
+        return self._ending.is_given_up
 
     def give_up(self, not_as_before: Set[str]) -> None:
         """End well and soon, so that another leadership begins with other shapes.
@@ -148,16 +140,15 @@ class ShapesLeadership:
         What is being copied is copied to its end first, but for shapes that are `not_as_before`. The last
         call counts.
         """
-        self._not_as_before = not_as_before
-        self._given_up.set()
+        self._ending.give_up(not_as_before)
 
     def has_stopped_shapes(self) -> bool:
         """Whether some shape waits for somebody to act."""
-        return any(line.status.state is ShapeState.STOPPED for line in self.lines(time.monotonic()))
+        return self._pipeline is not None and bool(self._pipeline.readings.stopped_shapes())
 
     def lines(self, now: float) -> list[ShapeLine]:
         """Every shape, while this process leads."""
-        return [] if self._pipeline is None else self._pipeline.lines(now)
+        return [] if self._pipeline is None else self._pipeline.readings.lines(now)
 
     async def _lead(self, prepared: Prepared, jobs: ShapeJobs) -> None:
         decoder = decoder_for(self._settings.replication.output_plugin)
@@ -176,7 +167,9 @@ class ShapesLeadership:
             say_needed=self._preparation.say_needed,
         )
         self._health.start_streaming(freshness, awake_or_asleep())
-        self._board.lead(lambda: pipeline.reading(freshness.age_s(awake_or_asleep()), time.monotonic()))
+        self._board.lead(
+            lambda: pipeline.readings.reading(freshness.age_s(awake_or_asleep()), time.monotonic())
+        )
         self.has_led = True
         self._metrics.leaderships.inc()
         _log.info("streaming", shapes=len(self.file.shapes), run=run_id, **describe(prepared.slot))
@@ -216,66 +209,13 @@ class ShapesLeadership:
                 "guard": watchdog.guard(),
                 "house": self._keep_house(pipeline, freshness),
             },
-            until=self._until_the_end(pipeline),
+            until=self._ending.reached(pipeline, self._wal_lsn),
             drain=lambda reader: self._drain(pipeline, reader, freshness),
         )
-        if self._once and not self._stop.is_set():
-            self._give_up_if_stopped(pipeline)
+        self._ending.refuse_stopped(pipeline)
 
-    async def _until_the_end(self, pipeline: ShapesPipeline) -> None:
-        if not self._once:
-            await self._until_stopped_or_given_up(pipeline)
-            return
-        target: int | None = None
-        looks = 0
-        while not self._stop.is_set():
-            ledger, now = pipeline.ledger, time.monotonic()
-            self._give_up_if_stalled(pipeline, now)
-            # Nobody waits for an interval: the end is near.
-            ledger.plan.make_room(now)
-            pipeline.runner.wake()
-            # The frontier doesn't wait for shapes that are parked.
-            is_whole = not pipeline.awaits_snapshots()
-            if target is None and is_whole:
-                target = await flushed_lsn(await self._line.connect())
-                # One may be under way: the next but one has seen all that was there.
-                looks = pipeline.watch.looks + 2
-                _log.info("once", target=format_lsn(target))
-            is_done = target is not None and is_whole and ledger.tracker.frontier_lsn >= target
-            if is_done and pipeline.watch.looks >= looks and not ledger.plan.is_tending:
-                return
-            await asyncio.sleep(_LOOK_FOR_END_S)
-
-    async def _until_stopped_or_given_up(self, pipeline: ShapesPipeline) -> None:
-        ends = [asyncio.create_task(event.wait()) for event in (self._stop, self._given_up)]
-        try:
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for end in ends:
-                end.cancel()
-        pipeline.ledger.plan.begin_no_snapshots()
-        while pipeline.copied_shapes() - self._not_as_before:
-            if self._stop.is_set():
-                return
-            await asyncio.sleep(_LOOK_FOR_END_S)
-
-    def _give_up_if_stalled(self, pipeline: ShapesPipeline, now: float) -> None:
-        """A shape that fails may do so for STALL_S. One that merely works may be slow, up to a point."""
-        stall_s = self._settings.change_log.stall_s
-        stopped = pipeline.stopped_shapes()
-        for stalled in pipeline.ledger.plan.stalled(now, stall_s):
-            if stalled.shape in stopped:
-                # The others are done first.
-                continue
-            if stalled.error is not None or stalled.age_s >= _LONG_JOB * stall_s:
-                raise ShapeStalled(
-                    f"shape {stalled.shape} made no progress for {stalled.age_s:.0f} s:"
-                    f" {stalled.error or 'its job does not end'}"
-                )
-
-    def _give_up_if_stopped(self, pipeline: ShapesPipeline) -> None:
-        for shape, sentence in pipeline.stopped_shapes().items():
-            raise ShapeStalled(f"shape {shape} was stopped, and the others are done: {sentence}")
+    async def _wal_lsn(self) -> int:
+        return await flushed_lsn(await self._line.connect())
 
     async def _drain(
         self, pipeline: ShapesPipeline, reader: asyncio.Task[None], freshness: Freshness
@@ -286,7 +226,7 @@ class ShapesLeadership:
         await asyncio.wait([reader])
         try:
             async with asyncio.timeout(self._settings.leader.shutdown_drain_s):
-                await pipeline.flush_everything()
+                await flush_everything(pipeline)
                 await pipeline.confirmed.catch_up()
         except TimeoutError:
             _log.warning("drain_incomplete", behind=pipeline.ledger.tracker.behind_count)
@@ -307,16 +247,16 @@ class ShapesLeadership:
                 looked_at = now
                 run_id = ledger.log.directory.name
                 await asyncio.to_thread(remove_older_runs, self._log_directory, run_id, time.time())
-            await pipeline.park_holder_of_full_log(now, self._settings.change_log.stall_s)
+            await pipeline.parking.look(now, self._settings.change_log.stall_s)
             self._report(pipeline, freshness, said, now)
             await asyncio.sleep(_UPKEEP_EVERY_S)
 
     def _report(
         self, pipeline: ShapesPipeline, freshness: Freshness, said: dict[str, float], now: float
     ) -> None:
-        tracker = pipeline.ledger.tracker
-        self._health.note_frontier(tracker.frontier_lsn, pipeline.unflushed_shapes(), awake_or_asleep())
-        sentences = pipeline.complaints(now, self._settings.change_log.stall_s)
+        frontier_lsn, readings = pipeline.ledger.tracker.frontier_lsn, pipeline.readings
+        self._health.note_frontier(frontier_lsn, readings.unflushed_shapes(), awake_or_asleep())
+        sentences = readings.complaints(now, self._settings.change_log.stall_s)
         if sentences:
             self._health.set_fault(Fault.SHAPE, " ".join(sentences.values()))
         else:

@@ -23,8 +23,8 @@ from penstock.postgres.leader.line import LeaderLine
 from penstock.postgres.slot.state import SlotState, check_slot
 from penstock.postgres.timeline import ServerIdentity, flushed_lsn
 from penstock.shapes.definition.table_rules import refusals
-from penstock.shapes.feed.ledger import whole
 from penstock.shapes.flushing.job_runner import JobThreads
+from penstock.shapes.pace.held import whole
 from penstock.shapes.registry.decisions import Action, Decision, Refuse, ServerFacts, decide
 from penstock.shapes.registry.keeper import RegistryKeeper
 from penstock.shapes.registry.registry import Registry, RegistryStore

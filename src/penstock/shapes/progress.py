@@ -16,7 +16,7 @@ from rich.table import Table
 
 from penstock.model.lsn import format_lsn
 from penstock.shapes.pace.flush_plan import ShapeState
-from penstock.shapes.wiring import ShapeLine
+from penstock.shapes.readings import ShapeLine
 from penstock.status.health import Phase
 
 _DRAW_EVERY_S: Final = 0.5

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
-
-import structlog
 
 from penstock.changelog.log import ChangeLog
 from penstock.lake.ports import ShapeJobs
@@ -23,28 +20,17 @@ from penstock.shapes.feed.from_postgres import Incoming, PostgresFeed
 from penstock.shapes.feed.ledger import Ledger
 from penstock.shapes.feed.port import Feed
 from penstock.shapes.feed.resnapshots import Resnapshots
-from penstock.shapes.flushing.complaints import complaints, failing_holder
 from penstock.shapes.flushing.job_runner import JobRunner, JobThreads
 from penstock.shapes.flushing.table_watch import TableWatch
 from penstock.shapes.flushing.work import Work
-from penstock.shapes.pace.flush_plan import FlushLimits, FlushPlan, ShapeState, ShapeStatus
+from penstock.shapes.pace.flush_plan import FlushLimits, FlushPlan
 from penstock.shapes.pace.flush_tracker import FlushTracker
+from penstock.shapes.pace.held import Held
+from penstock.shapes.parking import Parking
 from penstock.shapes.preparation import Prepared
+from penstock.shapes.readings import Readings
 from penstock.shapes.registry.decisions import Continue
 from penstock.shapes.registry.keeper import Confirmed
-from penstock.status.model import ShapeReading, ShapesReading
-
-_log = structlog.get_logger()
-
-
-class ShapeLine(NamedTuple):
-    """A shape in a line, for people and for metrics."""
-
-    status: ShapeStatus
-    rows: int
-    """Changes applied and rows copied in this leadership."""
-    lag_bytes: int
-    """WAL between what its table holds and what was received; 0 if it has everything."""
 
 
 def trees_at_start(
@@ -92,11 +78,13 @@ class ShapesPipeline:
         self._shapes = shapes
         self.keeper = prepared.keeper
         start_lsn = prepared.slot.start_lsn
-        held = {action.shape: action.offset for action in prepared.actions if isinstance(action, Continue)}
-        known = self._known_facts(held)
+        start = {action.shape: action.offset for action in prepared.actions if isinstance(action, Continue)}
+        known = self._known_facts(start)
+        held = Held()
         walk = incoming.walk(start_lsn)
         trees, own_trees = trees_at_start(prepared.facts, known)
         self.ledger = Ledger(
+            held=held,
             collector=Collector(
                 walk=walk,
                 shapes={shape.name: shape.table for shape in shapes},
@@ -106,9 +94,9 @@ class ShapesPipeline:
             ),
             log=workplace.log,
             tracker=FlushTracker(initial_lsn=start_lsn),
-            plan=FlushPlan(workplace.limits),
+            plan=FlushPlan(workplace.limits, held),
         )
-        self._enter_shapes(prepared, held)
+        self._enter_shapes(prepared, start)
         self.confirmed = Confirmed(self.ledger.tracker, self.keeper, self.ledger.offsets)
         self.resnapshots = Resnapshots(
             self.ledger, self.keeper, say_needed=say_needed, wake=lambda: self.runner.wake()
@@ -143,116 +131,20 @@ class ShapesPipeline:
             snapshot_again=self.resnapshots.need,
             parameters=database.parameters,
         )
+        self.parking = Parking(self.ledger, self.feed, self.resnapshots)
+        self.readings = Readings(self.ledger, self.feed, self.work.rows)
 
-    async def park_holder_of_full_log(self, now: float, stall_s: float) -> None:
-        """Nobody waits for a shape that fails while others could go on: it is snapshotted when it works."""
-        if not self.feed.is_paused:
-            return
-        behind = self.ledger.tracker.stalled(now, 0.0)
-        holder = failing_holder(self.ledger.plan.status(now), behind, stall_s=stall_s)
-        if holder is not None:
-            reason = f"the log is full, and it held it: {holder.error}"
-            _log.error("shape_parked", shape=holder.shape, detail=reason)
-            await self.resnapshots.need([SnapshotAgain(holder.shape, reason)])
-
-    def lines(self, now: float) -> list[ShapeLine]:
-        """Every shape."""
-        received = self.feed.received_lsn
-        return [
-            ShapeLine(
-                status,
-                self.work.rows[status.shape],
-                0
-                if self.ledger.tracker.progress(status.shape) is None
-                and not self.ledger.is_parked(status.shape)
-                else max(0, received - max(0, status.offset.tx_offset)),
-            )
-            for status in self.ledger.plan.status(now)
-        ]
-
-    def reading(self, line_age_s: float, now: float) -> ShapesReading:
-        """All of it in numbers."""
-        ledger = self.ledger
-        return ShapesReading(
-            line_age_s,
-            self.feed.received_lsn,
-            ledger.tracker.frontier_lsn,
-            ledger.transactions,
-            ledger.changes,
-            ledger.log.size_bytes,
-            self.feed.is_paused,
-            [
-                ShapeReading(
-                    line.status.shape,
-                    line.status.state.value,
-                    line.status.offset.tx_offset,
-                    line.lag_bytes,
-                    line.status.pending_s,
-                    line.rows,
-                    line.status.error,
-                )
-                for line in self.lines(now)
-            ],
-        )
-
-    def awaits_snapshots(self) -> bool:
-        """Whether some shape's table is still to be made, or may have to be; not if it was stopped."""
-        stopped = self.stopped_shapes()
-        return not self.ledger.collector.is_certain or any(
-            self.ledger.plan.awaits_snapshot(shape.name) and shape.name not in stopped
-            for shape in self._shapes
-        )
-
-    def stopped_shapes(self) -> dict[str, str]:
-        """The shapes that wait for somebody to act, with the sentence of each."""
-        statuses = self.ledger.plan.status(time.monotonic())
-        return {each.shape: each.error or "" for each in statuses if each.state is ShapeState.STOPPED}
-
-    def copied_shapes(self) -> set[str]:
-        """The shapes whose rows are being copied."""
-        return set(self.work.copying)
-
-    def complaints(self, now: float, stall_s: float) -> dict[str, str]:
-        """A sentence for each shape that holds something up."""
-        return complaints(
-            self.ledger.plan.stalled(now, stall_s),
-            self.ledger.tracker.stalled(now, 0.0),
-            log_is_full=self.feed.is_paused,
-            stall_s=stall_s,
-        )
-
-    def unflushed_shapes(self) -> int:
-        """How many shapes have something to flush; one that is parked or copied doesn't count."""
-        progresses = [self.ledger.tracker.progress(shape.name) for shape in self._shapes]
-        return sum(progress is not None and not progress.pinned for progress in progresses)
-
-    def everything_is_flushed(self) -> bool:
-        """Whether no shape has something to flush, but for those that fail or await a snapshot."""
-        for status in self.ledger.plan.status(time.monotonic()):
-            progress = self.ledger.tracker.progress(status.shape)
-            if progress is not None and not progress.pinned and status.error is None:
-                return False
-        return True
-
-    async def flush_everything(self) -> None:
-        """What was read goes to the tables now, without waiting for anybody's interval."""
-        await asyncio.to_thread(self.ledger.log.flush, time.monotonic())
-        while not self.everything_is_flushed():
-            self.ledger.plan.make_room(time.monotonic())
-            self.runner.wake()
-            await asyncio.sleep(0.05)
-
-    def _known_facts(self, held: dict[str, LogOffset]) -> dict[str, TableFacts]:
+    def _known_facts(self, start: Mapping[str, LogOffset]) -> dict[str, TableFacts]:
         entries = self.keeper.registry.shapes
-        return {name: facts for name in held if (facts := entries[name].facts) is not None}
+        return {name: facts for name in start if (facts := entries[name].facts) is not None}
 
-    def _enter_shapes(self, prepared: Prepared, held: dict[str, LogOffset]) -> None:
+    def _enter_shapes(self, prepared: Prepared, start: Mapping[str, LogOffset]) -> None:
         now = time.monotonic()
         for shape in self._shapes:
             self.ledger.add(
                 shape.name,
                 interval_s=shape.flush_interval_ms / 1000,
-                held=held.get(shape.name, BEFORE_ALL),
+                held=start.get(shape.name, BEFORE_ALL),
                 now=now,
             )
         for action in prepared.actions:

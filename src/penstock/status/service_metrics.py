@@ -27,7 +27,7 @@ class ServiceMetrics:
         self._received_lsn = self._gauge("stream_received_lsn", "the highest LSN heard of")
         self.dropped_by_server = self._counter(
             "stream_dropped_by_server",
-            "updates and deletes that wal2json left out for want of a replica identity",
+            "updates and deletes that wal2json left out because their table has no replica identity",
         )
         self._frontier_lsn = self._gauge("frontier_lsn", "everything at or below it is durable")
 

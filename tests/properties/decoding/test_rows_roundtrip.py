@@ -188,7 +188,7 @@ def _copy_text(kind: Kind, value: Any) -> str:
     )
 )
 def test_presence_and_key_changes(changes: list[tuple[str, int, int, set[str]]]) -> None:
-    """Each frame against what the rules of decode.py say about it, one by one."""
+    """Each frame against what the rules of decoding/rows.py say about it, one by one."""
     columns = [KEY, Column("a", "integer"), Column("b", "text")]
     frames: list[str] = []
     expected: list[tuple[Any, ...]] = []

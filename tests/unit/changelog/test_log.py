@@ -443,7 +443,7 @@ class TestLimits:
         log.append(ORDERS, 20, 0, b"x" * 100_000)
         with pytest.raises(
             ChangeLogBroken,
-            match=rf"won't write {run}: 0.6 MiB free there, and 0.5 MiB must stay free; make room there",
+            match=rf"won't write {run}: 585.9 kB free there, and 488.3 kB must stay free; make room there",
         ):
             log.write()
 

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from msgspec import structs
+
 from penstock.decoding.plugins import decoder_for
 from penstock.model.relation import Relation
 from penstock.model.shape import Shape, ShapesFile, definition_hash
@@ -15,7 +17,7 @@ TABLE = Relation("public", "t")
 WITHOUT_KEY = {TABLE: TableFacts(Tree(Member(TABLE, 1, 1, "x")), ())}
 SHAPE = Shape("a", Relation("public", "t"))
 FILE = ShapesFile("shapes.toml", "/lake", (SHAPE,))
-REGISTRY = Registry("7301", 1, "slot", shapes={"a": ShapeEntry(definition_hash(SHAPE))})
+REGISTRY = Registry("7301", 1, "slot", 0, {"a": ShapeEntry(definition_hash(SHAPE), None, None)})
 
 
 def test_a_shape_that_has_worked_is_parked_and_no_reason_to_refuse_all() -> None:
@@ -36,7 +38,7 @@ def test_a_shape_that_never_worked_or_was_edited_is_refused() -> None:
     edited = replace(FILE, shapes=(replace(SHAPE, where="id > 1"),))
     for judged in (
         judge(FILE, WITHOUT_KEY, (), None, DECODER),
-        judge(FILE, WITHOUT_KEY, (), replace(REGISTRY, shapes={}), DECODER),
+        judge(FILE, WITHOUT_KEY, (), structs.replace(REGISTRY, shapes={}), DECODER),
         judge(edited, WITHOUT_KEY, (), REGISTRY, DECODER),
         judge(FILE, {}, (), None, DECODER),
         judge(edited, {}, (), REGISTRY, DECODER),

@@ -21,8 +21,8 @@ from penstock.postgres.catalog.table_tree import Member, Tree
 from penstock.postgres.leader.line import EnsuredSlot
 from penstock.postgres.slot.state import SlotState
 from penstock.postgres.timeline import ServerIdentity
-from penstock.shapes.feed.ledger import whole
 from penstock.shapes.flushing.job_runner import JobThreads
+from penstock.shapes.pace.held import whole
 from penstock.shapes.preparation import Preparation, Prepared, ShapesRefused
 from penstock.shapes.registry.decisions import Continue
 from penstock.shapes.registry.registry import Registry, RegistryError, ShapeEntry
@@ -36,7 +36,7 @@ SLOT = SlotState(
 )
 IDENTITY = ServerIdentity("7301", 1, {})
 REGISTRY = Registry(
-    "7301", 1, "s", 1000, {shape.name: ShapeEntry(definition_hash(shape)) for shape in SHAPES}
+    "7301", 1, "s", 1000, {shape.name: ShapeEntry(definition_hash(shape), None, None) for shape in SHAPES}
 )
 ALL_NEW = (SnapshotAgain("a", "it is new"), SnapshotAgain("b", "it is new"))
 LOOKS = ["slot", "registry", "catalog", "table a", "table b", "wal"]
@@ -220,7 +220,7 @@ async def test_a_crash_in_the_first_start_changes_nothing_for_the_next(
     assert prepared.keeper.registry.ceiling_lsn == 2000
 
 
-async def test_a_slot_that_was_lost_and_made_anew_is_never_taken_for_the_former(
+async def test_a_slot_that_was_lost_and_created_again_is_never_taken_for_the_former(
     site: Site, world: World
 ) -> None:
     """The registry knows that all tables wait before there is a slot that could be confirmed."""

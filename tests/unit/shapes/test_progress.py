@@ -13,7 +13,7 @@ from penstock.model.log_offset import LogOffset
 from penstock.shapes import progress
 from penstock.shapes.pace.flush_plan import ShapeState, ShapeStatus
 from penstock.shapes.progress import LoggedProgress, table_of
-from penstock.shapes.wiring import ShapeLine
+from penstock.shapes.readings import ShapeLine
 from penstock.status.health import Phase
 
 FIX = (

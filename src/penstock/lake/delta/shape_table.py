@@ -149,10 +149,6 @@ class ShapeTable:
         with plain_errors(self._path):
             return self.rows().schema
 
-    def read_offset(self) -> int | None:
-        """The offset of the last flush or snapshot; None if there is none. Looks into the log each time."""
-        return self.read_state().offset
-
     def read_position(self) -> Position | None:
         """The last flush or snapshot under the newest timeline; None if there is none."""
         return self.read_state().position

@@ -1,7 +1,8 @@
 """Our log stores: how commits reach a disk, or S3.
 
 Their sources say what they do (java/penstock/*.java). They are compiled when the package is built
-(hatch_build.py), and lie beside their sources.
+(hatch_build.py), and lie beside their sources. A package that was built without Java has none of them:
+`penstock capture` doesn't need them.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def log_store_jar(jar: Path = _JAR) -> Path:
     """The jar with the classes. LogStoreMissing if it isn't there."""
     if not jar.is_file():
         raise LogStoreMissing(
-            f"{jar} is missing: this installation was not built. Fix: `make setup`, or install the package"
-            " again with pip"
+            f"{jar} is missing: the package was built without Java, or not at all. Fix: have Java 17 or 21 on"
+            " the PATH or in JAVA_HOME, then run `make setup`, or install the package from its sources again"
         )
     return jar

@@ -25,11 +25,6 @@ class Freshness:
         self._vouched_at = now
         self._clock_difference_s: float | None = None
 
-    @property
-    def vouched_at(self) -> float:
-        """The last moment for which something vouches, on our clock."""
-        return self._vouched_at
-
     def frame_sent(self, server_time_s: float, *, now: float) -> None:
         """A frame with this server time was read now."""
         difference = now - server_time_s

@@ -114,10 +114,10 @@ class Collector:
         held: Mapping[str, LogOffset],
         own_trees: Mapping[str, Tree] = MappingProxyType({}),
     ) -> None:
-        """`shapes`: the table of each; `held`: the offsets of those tables that go on from where they are.
+        """`shapes`: the table of each; `held`: see Held, which is read whenever a transaction begins.
 
-        A followed table without a tree is gone: its shapes must not be among those. `own_trees`: of shapes
-        whose table was last judged as another tree than the one in `trees`.
+        A followed table without a tree is gone: nothing is held of its shapes. `own_trees`: of shapes whose
+        table was last judged as another tree than the one in `trees`.
         """
         self._walk = walk
         self._decoder = walk.decoder
@@ -126,8 +126,9 @@ class Collector:
             for table in shapes.values()
         }
         self._trees = {tree.table.relation: tree for tree in trees if tree.table.relation in self._followers}
-        self._held = {name: held.get(name, BEFORE_ALL) for name in shapes}
-        self._hindmost = min(self._held, key=self._held.__getitem__, default="")
+        self._shapes = tuple(shapes)
+        self._held = held
+        self._hindmost = next(iter(shapes), "")
         self._held_by_all = BEFORE_ALL
         """A position that every table holds; not always the highest one."""
         self._gone = self._followers.keys() - self._trees.keys()
@@ -141,7 +142,6 @@ class Collector:
         self._is_first = True
         """Whether the first check is to come."""
         self._doubts = Doubts(walk.decoder)
-        self._cuts: dict[str, int] = {}
         self._learned: dict[Relation, bool] = {}
         """Partitions that no look has had yet; whether one has lacked it, which may have begun before."""
         self._is_needed = False
@@ -182,11 +182,6 @@ class Collector:
         """The shapes whose changes are in the log under this relation."""
         return frozenset(self._shapes_of(self._routes.get(relation, ())))
 
-    def holds(self, shape: str, offset: LogOffset) -> None:
-        """A snapshot begins that holds all up to here: should it fail, the next one has a later cut."""
-        self._held[shape] = max(self._held[shape], offset)
-        self._cuts[shape] = offset.tx_offset
-
     def take(self, frames: Sequence[memoryview], start: int, *, pause: bool = False) -> Collected:
         """Take frames from index `start` on, as many as possible; with `pause`, to the transaction's end."""
         self._steps, self._unknown, self._pauses = [], None, pause
@@ -212,7 +207,7 @@ class Collector:
 
     def left_out(self, relation: Relation) -> list[SnapshotAgain]:
         """The server says that it left out a change of this relation, which must be known."""
-        reason = f"the server left out changes of {relation}, for want of a replica identity"
+        reason = f"the server left out changes of {relation}, which has no replica identity"
         return self._again(dict.fromkeys(sorted(self._routes[relation]), reason))
 
     @property
@@ -281,8 +276,8 @@ class Collector:
         """A doubt is confirmed, or can't be settled."""
         if not self._doubts.close(doubt):
             return []
-        if all(self._cuts.get(shape, 0) >= doubt.look_lsn for shape in self._followers[doubt.table]):
-            # Snapshots have begun since.
+        if all(self._held_by(shape).tx_offset >= doubt.look_lsn for shape in self._followers[doubt.table]):
+            # Snapshots have begun since; what a table held at the start is older than any look.
             self._keep_judged()
             return []
         return self._begin_again({doubt.table: doubt.suspicion})
@@ -328,7 +323,7 @@ class Collector:
             tables = self._routes[relation] = frozenset()
         appended = self._appended.get(relation)
         if appended is None:
-            touched = [name for name in self._shapes_of(tables) if self._held[name] < self._whole]
+            touched = [name for name in self._shapes_of(tables) if self._held_by(name) < self._whole]
             self._touched.update(touched)
             self._appended[relation] = appended = bool(touched)
         if appended:
@@ -379,10 +374,13 @@ class Collector:
         """Whether some table lacks the open transaction. Looks at one table, and rarely at all of them."""
         if self._whole <= self._held_by_all:
             return False
-        if self._held and self._held[self._hindmost] >= self._whole:
-            self._hindmost = min(self._held, key=self._held.__getitem__)
-            self._held_by_all = self._held[self._hindmost]
-        return bool(self._held) and self._held[self._hindmost] < self._whole
+        if self._shapes and self._held_by(self._hindmost) >= self._whole:
+            self._hindmost = min(self._shapes, key=self._held_by)
+            self._held_by_all = self._held_by(self._hindmost)
+        return bool(self._shapes) and self._held_by(self._hindmost) < self._whole
+
+    def _held_by(self, shape: str) -> LogOffset:
+        return self._held.get(shape, BEFORE_ALL)
 
     def commit(self, commit: Boundary, safe_lsn: int) -> None:
         """Part of the walk: the open transaction is complete."""

@@ -1,21 +1,17 @@
-"""Ledger: keeps the log, the FlushTracker and the FlushPlan in step, whatever happens to a shape."""
+"""Ledger: keeps the log, the FlushTracker, the FlushPlan and Held in step, whatever happens to a shape."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from penstock.changelog.log import ChangeLog
-from penstock.model.log_offset import OP_INFINITY, LogOffset
+from penstock.model.log_offset import LogOffset
 from penstock.model.relation import Relation
 from penstock.model.snapshot_again import SnapshotAgain
 from penstock.shapes.feed.collector import Append, Collector, Committed, Silence, Step
 from penstock.shapes.pace.flush_plan import FlushPlan
 from penstock.shapes.pace.flush_tracker import FlushTracker
-
-
-def whole(tx_offset: int) -> LogOffset:
-    """The position behind everything of a transaction."""
-    return LogOffset(tx_offset, OP_INFINITY)
+from penstock.shapes.pace.held import Held, whole
 
 
 class Ledger:
@@ -28,20 +24,18 @@ class Ledger:
        it is not pinned, its changes are left out, and nobody waits for it, for however long. `begin_copy`
        pins it again, before the copy's cut is known; a copy that fails, or came too early, parks it. One
        whose Postgres table is gone is stopped until the collector has found it again.
-    3. `held` is up to where a shape needs nothing more from the log. Its table may be below that, if nothing
-       in between was for it: no commit says so, and after a restart the table is where it was.
-    4. `offsets` is what the registry may know of the tables: only what was read back from them.
+    3. `offsets` is what the registry may know of the tables: only what was read back from them.
     """
 
     def __init__(
-        self, *, collector: Collector, log: ChangeLog, tracker: FlushTracker, plan: FlushPlan
+        self, *, held: Held, collector: Collector, log: ChangeLog, tracker: FlushTracker, plan: FlushPlan
     ) -> None:
+        """`held`: the one that the collector reads and the plan has, without any shape yet."""
+        self._held = held
         self.collector = collector
         self.log = log
         self.tracker = tracker
         self.plan = plan
-        self._held: dict[str, LogOffset] = {}
-        self._read_back: dict[str, LogOffset] = {}
         self._noted: set[str] = set()
         """Shapes of which the registry knows that their tables don't count."""
         self._parked: set[str] = set()
@@ -54,19 +48,18 @@ class Ledger:
 
     def add(self, shape: str, *, interval_s: float, held: LogOffset, now: float) -> None:
         """A shape goes on from what its table holds."""
-        self._held[shape] = self._read_back[shape] = held
         self.plan.add(shape, interval_s=interval_s, held=held, now=now)
 
     def held(self, shape: str) -> LogOffset:
         """The shape needs nothing at or below this from the log."""
-        return self._held[shape]
+        return self._held.passed(shape)
 
     def offsets(self) -> dict[str, int]:
         """What was read back from the tables, of those that count."""
         return {
-            shape: held.tx_offset
-            for shape, held in self._read_back.items()
-            if held.tx_offset > 0 and not self.plan.awaits_snapshot(shape)
+            shape: offset
+            for shape in self._held
+            if (offset := self._held.read_back(shape).tx_offset) > 0 and not self.plan.awaits_snapshot(shape)
         }
 
     def carry_out(self, steps: Iterable[Step], now: float) -> list[SnapshotAgain]:
@@ -126,13 +119,12 @@ class Ledger:
 
     def cut(self, shape: str, cut_lsn: int) -> None:
         """A snapshot has its cut: transactions that commit before it will be in the table."""
-        self.collector.holds(shape, whole(cut_lsn - 1))
+        self._held.begin_copy(shape, cut_lsn)
 
     def snapshotted(self, shape: str, cut_lsn: int, now: float) -> bool:
         """The snapshot was read back from the table; returns whether it counts: another may be due."""
-        held = whole(cut_lsn - 1)
-        self._held[shape] = self._read_back[shape] = held
-        self.plan.finished(shape, held, now)
+        self.plan.finished(shape, whole(cut_lsn - 1), now)
+        self._held.copied(shape, cut_lsn)
         if self.plan.awaits_snapshot(shape):
             self._park(shape)
             return False
@@ -142,13 +134,12 @@ class Ledger:
 
     def flushed(self, shape: str, tx_offset: int, now: float, *, more: bool = False) -> None:
         """A flush was read back from the table; `more`: it ended there because it had enough."""
-        self._read_back[shape] = max(self._read_back[shape], whole(tx_offset))
+        self._held.flushed(shape, whole(tx_offset))
         self.passed(shape, tx_offset, now, more=more)
 
     def passed(self, shape: str, tx_offset: int, now: float, *, more: bool = False) -> None:
         """Nothing up to here is for the shape but what its table has."""
-        held = max(self._held[shape], whole(tx_offset))
-        self._held[shape] = held
+        held = max(self._held.passed(shape), whole(tx_offset))
         self.plan.finished(shape, held, now, more=more)
         self.tracker.flushed(shape, held, now)
 

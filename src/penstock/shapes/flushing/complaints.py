@@ -9,7 +9,7 @@ from penstock.shapes.pace.flush_plan import ShapeState, ShapeStatus, StalledShap
 from penstock.shapes.pace.flush_tracker import Stalled
 
 _UNPROVED: Final = 10.0
-"""So many times STALL_S the holder of a full log is waited for if nobody else has anything to write."""
+"""So many times STALL_S the holder of a full log is given if nobody else has anything to write."""
 
 
 def complaints(
@@ -37,7 +37,7 @@ def failing_holder(
 ) -> ShapeStatus | None:
     """The shape that keeps a full log from emptying, if it has failed for `stall_s` and others don't.
 
-    `behind` as above. One that is merely slow is waited for; and where all fail, nobody is held by another.
+    `behind` as above. One that is merely slow is left alone; and where all fail, nobody is held by another.
     That others don't fail is proved by one whose table was written since the holder began to fail. Those
     that have had nothing to write prove nothing: the storage may be down. But they are held too, as nothing
     is read while the log is full; so without any proof the holder is given ten times as long.

@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from penstock.model.log_offset import BEFORE_ALL, LogOffset
+from penstock.shapes.pace.held import Held
 
 
 class Job(Enum):
@@ -99,7 +100,6 @@ class _Plan:
     """One shape."""
 
     interval_s: float
-    flushed: LogOffset
     newest: LogOffset
     """The last transaction that touched it."""
     moved_at: float
@@ -203,8 +203,10 @@ class FlushPlan:
        goes before a flush that was due earlier.
     """
 
-    def __init__(self, limits: FlushLimits | None = None) -> None:
+    def __init__(self, limits: FlushLimits | None = None, held: Held | None = None) -> None:
+        """`held`: where others read what the jobs have passed."""
         self._limits = limits or FlushLimits()
+        self._held = Held() if held is None else held
         self._plans: dict[str, _Plan] = {}
         self._running = Counter[Job]()
 
@@ -212,7 +214,8 @@ class FlushPlan:
         """A shape counts from now on; `held` is what its table holds."""
         if shape in self._plans:
             raise ValueError(f"shape {shape} is in the plan already")
-        self._plans[shape] = _Plan(interval_s, flushed=held, newest=held, moved_at=now)
+        self._held.start(shape, held)
+        self._plans[shape] = _Plan(interval_s, newest=held, moved_at=now)
 
     def remove(self, shape: str) -> None:
         """A shape no longer counts."""
@@ -330,8 +333,7 @@ class FlushPlan:
             return
         if self._end(shape, plan) is Job.SNAPSHOT:
             plan.snapshot_since, plan.snapshot_again_since = plan.snapshot_again_since, math.inf
-        if offset > plan.flushed:
-            plan.flushed = offset
+        if self._held.pass_over(shape, offset):
             plan.moved_at = now
         took_all = offset >= plan.taken_offset
         if took_all:
@@ -393,7 +395,7 @@ class FlushPlan:
             ShapeStatus(
                 shape,
                 plan.state(now),
-                plan.flushed,
+                self._held.passed(shape),
                 plan.pending_bytes,
                 plan.error,
                 max(0.0, now - plan.waiting_since),
@@ -410,7 +412,7 @@ class FlushPlan:
             age_s = now - max(plan.waiting_since, plan.moved_at)
             patience_s = after_s if plan.error else after_s + plan.interval_s
             if age_s >= patience_s and (plan.error or plan.job is Job.FLUSH):
-                found.append(StalledShape(shape, age_s, plan.flushed, plan.error))
+                found.append(StalledShape(shape, age_s, self._held.passed(shape), plan.error))
         return sorted(found, key=lambda stalled: -stalled.age_s)
 
     def _begin(self, plan: _Plan, job: Job, now: float) -> None:

@@ -103,7 +103,7 @@ def decide(
 
 def _entry(shape: Shape, action: Action, registry: Registry | None) -> ShapeEntry:
     if isinstance(action, SnapshotAgain):
-        return ShapeEntry(definition_hash(shape), action.reason)
+        return ShapeEntry(definition_hash(shape), action.reason, facts=None)
     assert registry is not None, "a shape goes on only by its entry"
     copy = registry.shapes[shape.name].copy
     if copy is not None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
+from msgspec.structs import force_setattr, replace
 
 from penstock.durable import make_directory, sync_directory, write_whole
 from penstock.errors import PenstockError
@@ -29,12 +29,23 @@ class RegistryError(PenstockError):
     """The registry can't be read or written. It is never taken for an empty one: that would be a guess."""
 
 
-class Copy(NamedTuple):
+if TYPE_CHECKING:
+    Lsn = int
+else:
+
+    class Lsn(int):
+        """An LSN. The file has it as text, `16/B374D848`; msgspec asks us about a type of our own only."""
+
+
+class Copy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A snapshot that is being copied into a shape's table."""
 
-    cut_lsn: int
+    cut_lsn: Lsn
     facts: TableFacts
     """Of the Postgres table, under the snapshot's lock."""
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "cut_lsn", Lsn(self.cut_lsn))
 
     @property
     def tx_offset(self) -> int:
@@ -42,35 +53,45 @@ class Copy(NamedTuple):
         return self.cut_lsn - 1
 
 
-class ShapeEntry(NamedTuple):
+class ShapeEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A shape that its table stands for, or will once its snapshot is taken."""
 
     definition: str
     """`definition_hash` of the shape."""
-    awaits_snapshot: str | None = None
+    awaits_snapshot: str | None
     """Why its table doesn't count; None once a snapshot of this definition is in the table."""
-    facts: TableFacts | None = None
-    """What its Postgres table was when ours was made or last altered; None while it awaits its snapshot."""
-    offset: int | None = None
+    facts: TableFacts | None
+    """What its Postgres table was when ours was made or last altered; None before its first snapshot."""
+    offset: Lsn | None = None
     """What its table was seen to hold when the ceiling was last raised; None if that was not since."""
     copy: Copy | None = None
     """The snapshot that was about to be copied, if nothing has spoken against it since."""
 
+    def __post_init__(self) -> None:
+        if self.offset is not None:
+            force_setattr(self, "offset", Lsn(self.offset))
+
     def has_only_moved_since(self, before: ShapeEntry) -> bool:
         """Whether the table is still the one that it was, altered by nobody, however far it has come."""
-        return self == before._replace(offset=self.offset)
+        return self == replace(before, offset=self.offset)
 
 
-@dataclass(frozen=True, slots=True)
-class Registry:
-    """What the file holds. Immutable: each change is a new one, written before what it allows is done."""
+class Registry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="version", tag=VERSION):
+    """What the file holds. Immutable: each change is a new one, written before what it allows is done.
+
+    This is also the file's description: its members have these names and stand in this order. One without a
+    default is in every file.
+    """
 
     system_id: str
     timeline: int
     slot: str
-    ceiling_lsn: int = 0
+    ceiling_lsn: Lsn
     """The highest LSN ever confirmed: below it, every settled shape's table has everything."""
-    shapes: Mapping[str, ShapeEntry] = field(default_factory=dict)
+    shapes: Mapping[str, ShapeEntry]
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "ceiling_lsn", Lsn(self.ceiling_lsn))
 
     def with_ceiling(self, lsn: int, offsets: Mapping[str, int] = MappingProxyType({})) -> Registry:
         """`lsn` is about to be confirmed, or a new slot begins there and every shape awaits a snapshot.
@@ -80,15 +101,14 @@ class Registry:
         shapes = {
             name: entry
             if entry.awaits_snapshot is not None or name not in offsets
-            else entry._replace(offset=offsets[name])
+            else replace(entry, offset=offsets[name])
             for name, entry in self.shapes.items()
         }
         return replace(self, ceiling_lsn=max(self.ceiling_lsn, lsn), shapes=shapes)
 
     def awaiting(self, shape: str, reason: str) -> Registry:
         """The shape's table no longer counts: a restart before the new snapshot must not go on from it."""
-        entry = self.shapes[shape]._replace(awaits_snapshot=reason, offset=None, copy=None)
-        return self._with_entry(shape, entry)
+        return self._with_entry(shape, awaits_snapshot=reason, offset=None, copy=None)
 
     def all_awaiting(self, again: Iterable[SnapshotAgain]) -> Registry:
         """The same for several shapes at once."""
@@ -99,20 +119,19 @@ class Registry:
 
     def copying(self, shape: str, copy: Copy) -> Registry:
         """A shape that awaits a snapshot is about to get this one: after a crash it is known again."""
-        entry = self.shapes[shape]
-        return self if entry.awaits_snapshot is None else self._with_entry(shape, entry._replace(copy=copy))
+        awaits = self.shapes[shape].awaits_snapshot is not None
+        return self._with_entry(shape, copy=copy) if awaits else self
 
     def settled(self, shape: str, facts: TableFacts) -> Registry:
         """The shape's snapshot, of a table with these facts, was read back from its table."""
-        entry = self.shapes[shape]._replace(awaits_snapshot=None, facts=facts, copy=None)
-        return self._with_entry(shape, entry)
+        return self._with_entry(shape, awaits_snapshot=None, facts=facts, copy=None)
 
     def altered(self, shape: str, facts: TableFacts) -> Registry:
         """The shape's table has followed what was done to the Postgres table."""
-        return self._with_entry(shape, self.shapes[shape]._replace(facts=facts))
+        return self._with_entry(shape, facts=facts)
 
-    def _with_entry(self, shape: str, entry: ShapeEntry) -> Registry:
-        return replace(self, shapes={**self.shapes, shape: entry})
+    def _with_entry(self, shape: str, **changes: Any) -> Registry:
+        return replace(self, shapes={**self.shapes, shape: replace(self.shapes[shape], **changes)})
 
 
 class RegistryStore(Protocol):
@@ -204,49 +223,13 @@ class FileRegistry(GuardedRegistry):
             ) from error
 
 
-class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Fields stand in the order in which they are written."""
-
-    version: int
-    system_id: str
-    timeline: int
-    slot: str
-    ceiling_lsn: str
-    shapes: dict[str, _Entry]
-
-
-class _Copy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    cut_lsn: str
-    facts: TableFacts
-
-
-class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    definition: str
-    awaits_snapshot: str | None
-    facts: TableFacts | None
-    offset: str | None = None
-    copy: _Copy | None = None
-
-
 class _Versioned(msgspec.Struct, frozen=True):
     version: int
 
 
 def encode(registry: Registry) -> bytes:
     """The file's content."""
-    entries = {
-        name: _Entry(
-            entry.definition,
-            entry.awaits_snapshot,
-            entry.facts,
-            None if entry.offset is None else format_lsn(entry.offset),
-            None if entry.copy is None else _Copy(format_lsn(entry.copy.cut_lsn), entry.copy.facts),
-        )
-        for name, entry in sorted(registry.shapes.items())
-    }
-    ceiling = format_lsn(registry.ceiling_lsn)
-    file = _File(VERSION, registry.system_id, registry.timeline, registry.slot, ceiling, entries)
-    return msgspec.json.format(msgspec.json.encode(file)) + b"\n"
+    return msgspec.json.format(_ENCODER.encode(registry)) + b"\n"
 
 
 def decode(content: bytes, path: str) -> Registry:
@@ -255,23 +238,25 @@ def decode(content: bytes, path: str) -> Registry:
         version = msgspec.json.decode(content, type=_Versioned).version
         if version != VERSION:
             raise ValueError(f"it has version {version}, and this Penstock reads version {VERSION}")
-        file = msgspec.json.decode(content, type=_File)
-        shapes = {
-            name: ShapeEntry(
-                entry.definition,
-                entry.awaits_snapshot,
-                entry.facts,
-                None if entry.offset is None else parse_lsn(entry.offset),
-                None if entry.copy is None else Copy(parse_lsn(entry.copy.cut_lsn), entry.copy.facts),
-            )
-            for name, entry in file.shapes.items()
-        }
-        return Registry(file.system_id, file.timeline, file.slot, parse_lsn(file.ceiling_lsn), shapes)
+        return _DECODER.decode(content)
     except ValueError as error:
         raise RegistryError(
             f"{path} is not a registry that can be read: {error}. Fix: bring back the file, or move it away,"
             " and every shape is snapshotted again"
         ) from error
+
+
+def _lsn_to_text(value: object) -> str:
+    assert isinstance(value, Lsn), f"a registry has no {type(value).__name__}"
+    return format_lsn(value)
+
+
+def _lsn_from_text(_kind: type, value: str) -> int:
+    return Lsn(parse_lsn(value))
+
+
+_ENCODER: Final = msgspec.json.Encoder(enc_hook=_lsn_to_text, order="deterministic")
+_DECODER: Final = msgspec.json.Decoder(Registry, dec_hook=_lsn_from_text)
 
 
 class Ceiling:

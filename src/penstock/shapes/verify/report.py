@@ -50,7 +50,8 @@ class ShapeResult:
         """In a word or two."""
         if self.problem is None and self.exit_code == exit_codes.BAD_INPUT:
             return "not all compared"
-        return ("equal", "different", "not compared")[self.exit_code]
+        words = {exit_codes.OK: "equal", exit_codes.FAILED: "different", exit_codes.BAD_INPUT: "not compared"}
+        return words[self.exit_code]
 
     def notes(self) -> Iterator[str]:
         """What somebody should know beside the counts."""

@@ -8,7 +8,7 @@ import pytest
 from penstock.bench.collector_speed import one_row_transactions, seconds_for
 from penstock.decoding.wal2json import Wal2Json
 from penstock.errors import ProtocolViolation
-from penstock.model.log_offset import OP_INFINITY, LogOffset
+from penstock.model.log_offset import BEFORE_ALL, OP_INFINITY, LogOffset
 from penstock.model.lsn import format_lsn
 from penstock.model.relation import Relation
 from penstock.model.snapshot_again import SnapshotAgain
@@ -19,6 +19,7 @@ from penstock.postgres.stream.walk import FrameWalk
 from penstock.shapes.feed import collector as collector_module
 from penstock.shapes.feed.collector import Append, Collected, Collector, Committed, Silence, Step
 from penstock.shapes.following.streamed_rows import row_hash
+from penstock.shapes.pace.held import Held
 from penstock.shapes.wiring import trees_at_start
 
 ORDERS = Relation("public", "orders")
@@ -50,6 +51,13 @@ def collector(
 ) -> Collector:
     walk = FrameWalk(Wal2Json(), confirmed_lsn=10, needs_lsn=True)
     return Collector(walk=walk, shapes=shapes, trees=trees, held=held or {})
+
+
+def nothing_held() -> Held:
+    held = Held()
+    for shape in SHAPES:
+        held.start(shape, BEFORE_ALL)
+    return held
 
 
 def xlogdata(payload: bytes, wal_start: int = 0) -> bytes:
@@ -310,11 +318,12 @@ def test_a_doubt_that_can_not_be_settled_is_a_snapshot() -> None:
 
 
 def test_snapshots_that_began_since_settle_a_doubt() -> None:
-    some = collector()
+    held = nothing_held()
+    some = collector(held=held)
     some.check(rewritten(), 200)
     (doubt,) = some.doubts
     for shape in ("open_orders", "all_orders"):
-        some.holds(shape, LogOffset(250, OP_INFINITY))
+        held.begin_copy(shape, 251)
     assert some.settle(doubt, content(ORDERS_NOW, 1, cut=300)) == []
     assert some.is_certain
 
@@ -460,10 +469,10 @@ def test_a_table_in_mid_transaction_still_needs_it() -> None:
     assert steps_of(some, *transaction(100, change(MAY)))[-1] == committed(100, 0, "events")
 
 
-def test_what_a_table_holds_only_grows() -> None:
-    some = collector()
-    some.holds("events", LogOffset(199, OP_INFINITY))
-    some.holds("events", LogOffset(50, OP_INFINITY))
+def test_a_copy_that_begins_has_what_commits_before_its_cut() -> None:
+    held = nothing_held()
+    some = collector(held=held)
+    held.begin_copy("events", 200)
     assert steps_of(some, *transaction(100, change(MAY))) == [committed(100, 0)]
     assert steps_of(some, *transaction(200, change(MAY)))[-1] == committed(200, 0, "events")
 
@@ -655,9 +664,10 @@ def test_a_transaction_costs_by_what_it_touches_and_not_by_the_number_of_shapes(
 
 def test_shapes_need_a_transaction_in_any_order_of_what_they_hold() -> None:
     """The cut of a snapshot may lie ahead of the stream."""
-    some = collector()
+    held = nothing_held()
+    some = collector(held=held)
     for name, cut in (("events", 250), ("open_orders", 150), ("all_orders", 350)):
-        some.holds(name, LogOffset(cut, OP_INFINITY))
+        held.begin_copy(name, cut)
     frames = [
         frame for lsn in range(100, 500, 100) for frame in transaction(lsn, change(ORDERS), change(MAY))
     ]

@@ -13,9 +13,10 @@ from penstock.model.snapshot_again import SnapshotAgain
 from penstock.postgres.catalog.table_tree import Member, Tree
 from penstock.postgres.stream.walk import FrameWalk
 from penstock.shapes.feed.collector import Append, Collector, Committed, Silence
-from penstock.shapes.feed.ledger import Ledger, whole
+from penstock.shapes.feed.ledger import Ledger
 from penstock.shapes.pace.flush_plan import FlushPlan, Job, ShapeState, Start
 from penstock.shapes.pace.flush_tracker import FlushTracker
+from penstock.shapes.pace.held import Held, whole
 
 ORDERS = Relation("public", "orders")
 START = 100
@@ -24,17 +25,19 @@ START = 100
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
     """Two shapes of one table, `old` with everything before the start, on an empty log."""
+    held = Held()
     collector = Collector(
         walk=FrameWalk(Wal2Json(), confirmed_lsn=START, needs_lsn=True),
         shapes={"old": ORDERS, "new": ORDERS},
         trees=[Tree(Member(ORDERS, 1, 1, "a"))],
-        held={"old": whole(90)},
+        held=held,
     )
     ledger = Ledger(
+        held=held,
         collector=collector,
         log=ChangeLog(create_run(tmp_path, "run")),
         tracker=FlushTracker(initial_lsn=START),
-        plan=FlushPlan(),
+        plan=FlushPlan(held=held),
     )
     ledger.add("old", interval_s=0.0, held=whole(90), now=0.0)
     ledger.add("new", interval_s=0.0, held=BEFORE_ALL, now=0.0)

@@ -25,6 +25,7 @@ from penstock.shapes.feed.ledger import Ledger
 from penstock.shapes.feed.log_writer import LogWriter
 from penstock.shapes.pace.flush_plan import FlushPlan
 from penstock.shapes.pace.flush_tracker import FlushTracker
+from penstock.shapes.pace.held import Held
 
 EVENTS = Relation("public", "events")
 COLUMNS = ("id integer", "day integer")
@@ -57,18 +58,20 @@ class Site:
         self.again: list[SnapshotAgain] = []
         self._catalog = catalog
         walk = FrameWalk(Wal2Json(), confirmed_lsn=1, needs_lsn=True)
+        held = Held()
         collector = Collector(
             walk=walk,
             shapes={"events": EVENTS},
             trees=[Tree(Member(EVENTS, 1, 0, "a"), is_partitioned=True, columns=COLUMNS)],
-            held={},
+            held=held,
         )
         tracker = FlushTracker(initial_lsn=1)
         self.ledger = Ledger(
+            held=held,
             collector=collector,
             log=ChangeLog(create_run(directory, "run")),
             tracker=tracker,
-            plan=FlushPlan(),
+            plan=FlushPlan(held=held),
         )
         self.ledger.add("events", interval_s=0.0, held=BEFORE_ALL, now=0.0)
         self._reader = LogWriter(

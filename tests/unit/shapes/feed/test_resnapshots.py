@@ -18,10 +18,11 @@ from penstock.model.snapshot_again import SnapshotAgain
 from penstock.postgres.catalog.table_tree import Member, Tree
 from penstock.postgres.stream.walk import FrameWalk
 from penstock.shapes.feed.collector import Collector, Committed
-from penstock.shapes.feed.ledger import Ledger, whole
+from penstock.shapes.feed.ledger import Ledger
 from penstock.shapes.feed.resnapshots import Resnapshots
 from penstock.shapes.pace.flush_plan import FlushPlan
 from penstock.shapes.pace.flush_tracker import FlushTracker
+from penstock.shapes.pace.held import Held, whole
 from penstock.shapes.registry.keeper import RegistryKeeper
 from penstock.shapes.registry.registry import Registry, RegistryError, ShapeEntry
 
@@ -65,20 +66,22 @@ class Site(NamedTuple):
 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
+    held = Held()
     ledger = Ledger(
+        held=held,
         collector=Collector(
             walk=FrameWalk(Wal2Json(), confirmed_lsn=START, needs_lsn=True),
             shapes=TABLES,
             trees=TREES,
-            held={},
+            held=held,
         ),
         log=ChangeLog(create_run(tmp_path, "run")),
         tracker=FlushTracker(initial_lsn=START),
-        plan=FlushPlan(),
+        plan=FlushPlan(held=held),
     )
     for shape in TABLES:
         ledger.add(shape, interval_s=0.0, held=whole(90), now=0.0)
-    store = Store(Registry("7301", 1, "slot", shapes=dict.fromkeys(TABLES, ShapeEntry("hash"))))
+    store = Store(Registry("7301", 1, "slot", 0, dict.fromkeys(TABLES, ShapeEntry("hash", None, None))))
     order: list[str] = []
 
     def on_write() -> None:

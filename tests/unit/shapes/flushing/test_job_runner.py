@@ -21,10 +21,11 @@ from penstock.model.relation import Relation
 from penstock.postgres.catalog.table_tree import Member, Tree
 from penstock.postgres.stream.walk import FrameWalk
 from penstock.shapes.feed.collector import Append, Collector, Committed
-from penstock.shapes.feed.ledger import Ledger, whole
+from penstock.shapes.feed.ledger import Ledger
 from penstock.shapes.flushing.job_runner import JobRunner, JobThreads
 from penstock.shapes.pace.flush_plan import FlushLimits, FlushPlan, ShapeState
 from penstock.shapes.pace.flush_tracker import FlushTracker
+from penstock.shapes.pace.held import Held, whole
 from penstock.shapes.registry.registry import RegistryError
 
 TABLE = Relation("public", "t")
@@ -33,17 +34,18 @@ TABLE = Relation("public", "t")
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
     """Three shapes of one table, each with something to flush."""
-    names = ("a", "b", "c")
+    names, held = ("a", "b", "c"), Held()
     ledger = Ledger(
+        held=held,
         collector=Collector(
             walk=FrameWalk(Wal2Json(), confirmed_lsn=100, needs_lsn=True),
             shapes=dict.fromkeys(names, TABLE),
             trees=[Tree(Member(TABLE, 1, 1, "x"))],
-            held=dict.fromkeys(names, whole(90)),
+            held=held,
         ),
         log=ChangeLog(create_run(tmp_path, "run")),
         tracker=FlushTracker(initial_lsn=100),
-        plan=FlushPlan(FlushLimits(flushes=2, first_backoff_s=60.0)),
+        plan=FlushPlan(FlushLimits(flushes=2, first_backoff_s=60.0), held),
     )
     for name in names:
         ledger.add(name, interval_s=0.0, held=whole(90), now=0.0)

@@ -31,7 +31,7 @@ from penstock.postgres.catalog.table_tree import Member, Tree
 from penstock.postgres.snapshot.export import SnapshotPart
 from penstock.postgres.stream.walk import FrameWalk
 from penstock.shapes.feed.collector import Append, Collector, Committed
-from penstock.shapes.feed.ledger import Ledger, whole
+from penstock.shapes.feed.ledger import Ledger
 from penstock.shapes.flushing import work
 from penstock.shapes.flushing.job_runner import JobThreads
 from penstock.shapes.flushing.work import ShapeStopped, Work
@@ -39,6 +39,7 @@ from penstock.shapes.following import drift as drift_module
 from penstock.shapes.following.drift import Drift
 from penstock.shapes.pace.flush_plan import FlushPlan, Job, ShapeState, Start
 from penstock.shapes.pace.flush_tracker import FlushTracker
+from penstock.shapes.pace.held import Held, whole
 from penstock.shapes.registry.decisions import Continue, ServerFacts, decide
 from penstock.shapes.registry.keeper import RegistryKeeper
 from penstock.shapes.registry.registry import Copy, Registry, ShapeEntry
@@ -78,8 +79,8 @@ class FakeKeeper:
         self.copies: list[Copy] = []
 
     async def update(self, change: Callable[[Registry], Registry]) -> None:
-        awaits = ShapeEntry(definition_hash(SHAPE), "its definition was changed")
-        changed = change(Registry("7301", 1, "slot", shapes={"a": awaits}))
+        awaits = ShapeEntry(definition_hash(SHAPE), "its definition was changed", None)
+        changed = change(Registry("7301", 1, "slot", 0, {"a": awaits}))
         self.settled += [name for name, entry in changed.shapes.items() if entry.awaits_snapshot is None]
         self.copies += [entry.copy for entry in changed.shapes.values() if entry.copy is not None]
 
@@ -110,16 +111,18 @@ class Desk:
         self.threads = JobThreads(1)
         self.anew: list[SnapshotAgain] = []
         self.keeper = FakeKeeper()
+        held = Held()
         self.ledger = Ledger(
+            held=held,
             collector=Collector(
                 walk=FrameWalk(Wal2Json(), confirmed_lsn=100, needs_lsn=True),
                 shapes={"a": TABLE, "other": OTHER},
                 trees=[TREE, Tree(Member(OTHER, 2, 2, "x"))],
-                held={"a": whole(90), "other": whole(90)},
+                held=held,
             ),
             log=ChangeLog(create_run(directory, "run"), LogLimits(min_free_bytes=0, segment_bytes=1)),
             tracker=FlushTracker(initial_lsn=100),
-            plan=FlushPlan(),
+            plan=FlushPlan(held=held),
         )
         self.ledger.add("a", interval_s=600.0, held=whole(90), now=0.0)
         self.ledger.add("other", interval_s=600.0, held=whole(90), now=0.0)
@@ -186,7 +189,7 @@ async def test_a_flush_without_a_commit_is_no_offset_of_the_table(desk: Desk) ->
 
     assert desk.ledger.tracker.frontier_lsn == 308
     assert desk.ledger.offsets()["a"] == 200
-    registry = Registry("7301", 1, "slot", shapes={"a": ShapeEntry(definition_hash(SHAPE), facts=FACTS)})
+    registry = Registry("7301", 1, "slot", 0, {"a": ShapeEntry(definition_hash(SHAPE), None, FACTS)})
     registry = registry.with_ceiling(308, desk.ledger.offsets())
     server = ServerFacts("7301", 1, {}, "slot", confirmed_flush_lsn=308, flush_lsn=400)
     decision = decide(registry, server, [SHAPE], {"a": whole(200)})

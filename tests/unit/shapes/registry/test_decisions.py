@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from penstock.model.log_offset import OP_INFINITY, LogOffset
 from penstock.model.relation import Relation
@@ -33,7 +34,7 @@ def at(tx_offset: int) -> LogOffset:
 
 
 def entries(*shapes: Shape) -> dict[str, ShapeEntry]:
-    return {shape.name: ShapeEntry(definition_hash(shape)) for shape in shapes}
+    return {shape.name: ShapeEntry(definition_hash(shape), None, None) for shape in shapes}
 
 
 REGISTRY = Registry("7301", 3, "penstock_shapes", 1000, entries(*BOTH))
@@ -89,7 +90,7 @@ def test_a_first_start_snapshots_everything() -> None:
     assert reasons(decision.actions) == {"orders": "it is new", "items": "it is new"}
     assert decision.registry is not None
     assert decision.registry.ceiling_lsn == 0
-    assert decision.registry.shapes["items"] == ShapeEntry(definition_hash(ITEMS), "it is new")
+    assert decision.registry.shapes["items"] == ShapeEntry(definition_hash(ITEMS), "it is new", None)
 
 
 def test_tables_without_a_registry_are_not_trusted() -> None:
@@ -172,7 +173,7 @@ def test_on_a_higher_timeline_only_the_common_history_goes_on(orders_at: LogOffs
 
 def test_a_switch_point_above_the_ceiling_leaves_the_ceiling() -> None:
     decision = decide(REGISTRY, SERVER._replace(timeline=4, switch_points={3: 5000}), BOTH, OFFSETS)
-    assert decision == (GO_ON, replace(REGISTRY, timeline=4))
+    assert decision == (GO_ON, structs.replace(REGISTRY, timeline=4))
 
 
 CHANGED = [
@@ -189,7 +190,7 @@ def test_a_changed_definition_is_snapshotted_alone(changed: Shape) -> None:
     assert decision.actions == (GO_ON[0], SnapshotAgain("items", "its definition was changed"))
     assert decision.registry is not None
     assert decision.registry.shapes["items"] == ShapeEntry(
-        definition_hash(changed), "its definition was changed"
+        definition_hash(changed), "its definition was changed", None
     )
     assert decide(decision.registry, SERVER, (ORDERS, changed), OFFSETS) == decision, "after a crash too"
 
@@ -208,7 +209,7 @@ def test_another_pace_is_the_same_shape() -> None:
 def test_a_removed_shape_stops_counting_and_comes_back_as_a_stranger() -> None:
     without = decide(REGISTRY, SERVER, (ORDERS,), OFFSETS)
     assert without.actions == (GO_ON[0],)
-    assert without.registry == replace(REGISTRY, shapes=entries(ORDERS))
+    assert without.registry == structs.replace(REGISTRY, shapes=entries(ORDERS))
     back = decide(without.registry, SERVER, BOTH, OFFSETS)
     assert back.actions == (GO_ON[0], SnapshotAgain("items", "its table is not in the registry"))
     assert back.registry is not None
@@ -216,7 +217,7 @@ def test_a_removed_shape_stops_counting_and_comes_back_as_a_stranger() -> None:
 
 
 def test_a_new_shape_is_snapshotted_alone() -> None:
-    registry = replace(REGISTRY, shapes=entries(ORDERS))
+    registry = structs.replace(REGISTRY, shapes=entries(ORDERS))
     decision = decide(registry, SERVER, BOTH, {"orders": at(950)})
     assert decision.actions == (GO_ON[0], SnapshotAgain("items", "it is new"))
 
@@ -239,7 +240,7 @@ def test_a_snapshot_that_was_asked_for_or_not_finished_is_taken() -> None:
         assert decision == ((GO_ON[0], SnapshotAgain("items", "--resnapshot items")), registry)
 
 
-@pytest.mark.parametrize("registry", [None, replace(REGISTRY, shapes=entries(ORDERS))])
+@pytest.mark.parametrize("registry", [None, structs.replace(REGISTRY, shapes=entries(ORDERS))])
 def test_somebody_elses_table_is_not_written_over(registry: Registry | None) -> None:
     decision = decide(registry, SERVER, BOTH, OFFSETS | {"items": None})
     assert decision.registry is None

@@ -19,7 +19,7 @@ def store(tmp_path: Path) -> FileRegistry:
 
 @pytest.fixture
 def keeper(store: FileRegistry) -> RegistryKeeper:
-    registry = Registry("7301", 1, "slot", ceiling_lsn=100, shapes={"orders": ShapeEntry("hash")})
+    registry = Registry("7301", 1, "slot", ceiling_lsn=100, shapes={"orders": ShapeEntry("hash", None, None)})
     store.write(registry)
     return RegistryKeeper(store, registry)
 
@@ -56,7 +56,7 @@ async def test_a_write_that_fails_confirms_nothing(keeper: RegistryKeeper, tmp_p
     tracker.keepalive(200)
     other = FileRegistry(tmp_path)
     other.read()
-    other.write(Registry("7301", 1, "slot", ceiling_lsn=150))
+    other.write(Registry("7301", 1, "slot", ceiling_lsn=150, shapes={}))
     with pytest.raises(RegistryError, match="another process"):
         await confirmed.raise_ceiling(1.0)
     assert confirmed.frontier_lsn == 100

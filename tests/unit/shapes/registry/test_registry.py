@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from penstock.model.relation import Relation
@@ -25,7 +26,7 @@ from penstock.shapes.registry.registry import (
 )
 
 FACTS = TableFacts(Tree(Member(Relation("public", "orders"), 1, 2, "a")), (ColumnFacts("id", 1, "integer"),))
-OLD = Registry("7301", 2, "penstock_shapes", 0x16_B374D848, {"orders": ShapeEntry("ab" * 32)})
+OLD = Registry("7301", 2, "penstock_shapes", 0x16_B374D848, {"orders": ShapeEntry("ab" * 32, None, None)})
 NEW = OLD.with_ceiling(OLD.ceiling_lsn + 1).awaiting("orders", "its definition was changed")
 
 
@@ -76,6 +77,49 @@ def test_a_person_can_read_the_file(storage: Path) -> None:
     }
 
 
+FACTS_ON_DISK = (
+    b'[[[["public","orders"],1,2,"a",false,"",0,""],[],false,[],false],'
+    b'[["id",1,"integer","",false,false,null,[],false]],[],"r","d",[],false,[],0,"UTF8"]'
+)
+ON_DISK = (
+    b'{"version":1,"system_id":"7301","timeline":2,"slot":"penstock_shapes","ceiling_lsn":"16/B374D848","shapes":{'
+    b'"customers":{"definition":"ef","awaits_snapshot":"it is new","facts":null,"offset":null,"copy":null},'
+    b'"items":{"definition":"cd","awaits_snapshot":"its definition was changed","facts":'
+    + FACTS_ON_DISK
+    + b","
+    b'"offset":null,"copy":{"cut_lsn":"16/B374D850","facts":' + FACTS_ON_DISK + b"}},"
+    b'"orders":{"definition":"ab","awaits_snapshot":null,"facts":' + FACTS_ON_DISK + b","
+    b'"offset":"16/B374D840","copy":null}}}'
+)
+"""Of the first release, but for white space."""
+SAME = Registry(
+    "7301",
+    2,
+    "penstock_shapes",
+    0x16_B374D848,
+    {
+        "orders": ShapeEntry("ab", None, FACTS, 0x16_B374D840),
+        "items": ShapeEntry("cd", "its definition was changed", FACTS, copy=Copy(0x16_B374D850, FACTS)),
+        "customers": ShapeEntry("ef", "it is new", None),
+    },
+)
+
+
+def test_storages_of_before_are_read_and_written_byte_by_byte(storage: Path) -> None:
+    content = msgspec.json.format(ON_DISK) + b"\n"
+    file_of(storage).write_bytes(content)
+    store = FileRegistry(storage)
+    assert store.read() == SAME
+    store.write(SAME)
+    assert file_of(storage).read_bytes() == content
+
+
+def test_an_entry_of_before_offsets_and_copies_were_kept_is_read() -> None:
+    entry = b'{"definition":"ab","awaits_snapshot":null,"facts":null}'
+    content = module.encode(OLD).partition(b'"shapes"')[0] + b'"shapes":{"orders":' + entry + b"}}"
+    assert module.decode(content, "registry").shapes == {"orders": ShapeEntry("ab", None, None)}
+
+
 def test_a_table_that_has_moved_is_the_same_table() -> None:
     settled = OLD.settled("orders", FACTS)
     before = settled.shapes["orders"]
@@ -86,7 +130,7 @@ def test_a_table_that_has_moved_is_the_same_table() -> None:
 
 
 def test_entries_await_and_settle() -> None:
-    assert NEW.shapes["orders"] == ShapeEntry("ab" * 32, "its definition was changed")
+    assert NEW.shapes["orders"] == ShapeEntry("ab" * 32, "its definition was changed", None)
     settled = NEW.settled("orders", FACTS).shapes["orders"]
     assert settled == ShapeEntry("ab" * 32, None, FACTS)
     assert OLD.altered("orders", FACTS).shapes["orders"] == settled
@@ -184,6 +228,7 @@ def test_a_torn_temporary_file_is_ignored(storage: Path) -> None:
 
 
 WHOLE = json.loads(module.encode(OLD))
+ENTRY = WHOLE["shapes"]["orders"]
 
 
 @pytest.mark.parametrize(
@@ -199,8 +244,14 @@ WHOLE = json.loads(module.encode(OLD))
         json.dumps(WHOLE | {"ceiling_lsn": "far"}).encode(),
         json.dumps(WHOLE | {"timeline": "2"}).encode(),
         json.dumps(WHOLE | {"comment": ""}).encode(),
-        json.dumps({key: value for key, value in WHOLE.items() if key != "slot"}).encode(),
-        json.dumps(WHOLE | {"shapes": {"orders": {"awaits_snapshot": None}}}).encode(),
+        json.dumps(WHOLE | {"ceiling_lsn": 7}).encode(),
+        *(json.dumps({key: WHOLE[key] for key in WHOLE if key != gone}).encode() for gone in WHOLE),
+        *(
+            json.dumps(
+                WHOLE | {"shapes": {"orders": {key: ENTRY[key] for key in ENTRY if key != gone}}}
+            ).encode()
+            for gone in ("definition", "awaits_snapshot", "facts")
+        ),
     ],
 )
 def test_an_unreadable_registry_is_an_error_and_never_an_empty_one(storage: Path, content: bytes) -> None:

@@ -1,0 +1,33 @@
+"""Parking: a shape that fails must not hold a full log for the others."""
+
+from __future__ import annotations
+
+import structlog
+
+from penstock.model.snapshot_again import SnapshotAgain
+from penstock.shapes.feed.ledger import Ledger
+from penstock.shapes.feed.port import Feed
+from penstock.shapes.feed.resnapshots import Resnapshots
+from penstock.shapes.flushing.complaints import failing_holder
+
+_log = structlog.get_logger()
+
+
+class Parking:
+    """Finds the one that nobody should wait for any more. It is snapshotted when it works again."""
+
+    def __init__(self, ledger: Ledger, feed: Feed, resnapshots: Resnapshots) -> None:
+        self._ledger = ledger
+        self._feed = feed
+        self._resnapshots = resnapshots
+
+    async def look(self, now: float, stall_s: float) -> None:
+        """Park the shape that holds a full log, if it fails and others could go on."""
+        if not self._feed.is_paused:
+            return
+        behind = self._ledger.tracker.stalled(now, 0.0)
+        holder = failing_holder(self._ledger.plan.status(now), behind, stall_s=stall_s)
+        if holder is not None:
+            reason = f"the log is full, and it held it: {holder.error}"
+            _log.error("shape_parked", shape=holder.shape, detail=reason)
+            await self._resnapshots.need([SnapshotAgain(holder.shape, reason)])
