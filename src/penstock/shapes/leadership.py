@@ -113,6 +113,7 @@ class ShapesLeadership:
             store=order.store,
             threads=threads,
             metrics=service.metrics,
+            slot_within_s=settings.change_log.stall_s if order.once else None,
         )
         self._pipeline: ShapesPipeline | None = None
         self._left_out: set[Relation] = set()
@@ -272,6 +273,8 @@ class ShapesLeadership:
                     f"shape {stalled.shape} made no progress for {stalled.age_s:.0f} s:"
                     f" {stalled.error or 'its job does not end'}"
                 )
+        if sentence := pipeline.watch.stalled(now, stall_s):
+            raise ShapeStalled(sentence)
 
     def _give_up_if_stopped(self, pipeline: ShapesPipeline) -> None:
         for shape, sentence in pipeline.stopped_shapes().items():
