@@ -145,13 +145,19 @@ class ShapesPipeline:
         )
 
     async def park_holder_of_full_log(self, now: float, stall_s: float) -> None:
-        """Nobody waits for a shape that fails while others could go on: it is snapshotted when it works."""
-        if not self.feed.is_paused:
+        """Nobody waits for a shape that fails while others could go on: it is snapshotted when it works.
+
+        At half of the log's bound already, so that reading doesn't have to stop.
+        """
+        is_full = self.feed.is_paused
+        if not is_full and not self.ledger.log.is_half_full:
             return
         behind = self.ledger.tracker.stalled(now, 0.0)
-        holder = failing_holder(self.ledger.plan.status(now), behind, stall_s=stall_s)
+        statuses = self.ledger.plan.status(now)
+        holder = failing_holder(statuses, behind, log_is_full=is_full, stall_s=stall_s)
         if holder is not None:
-            reason = f"the log is full, and it held it: {holder.error}"
+            fill = "full" if is_full else "half full"
+            reason = f"the log is {fill}, and it held it: {holder.error or 'its job does not end'}"
             _log.error("shape_parked", shape=holder.shape, detail=reason)
             await self.resnapshots.need([SnapshotAgain(holder.shape, reason)])
 
