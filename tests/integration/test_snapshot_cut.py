@@ -18,7 +18,7 @@ from penstock.errors import ConnectionFailed, LineLost, NoSpareSlot, RoleLacksRe
 from penstock.local.postgres import PrivatePostgres
 from penstock.model.lsn import parse_lsn
 from penstock.model.relation import Relation
-from penstock.postgres.connection import connection_parameters
+from penstock.postgres.connection import connect, connection_parameters
 from penstock.postgres.snapshot.export import (
     CHUNK_BYTES,
     ExportedSnapshot,
@@ -29,6 +29,7 @@ from penstock.postgres.snapshot.export import (
     copy_part,
     export_snapshot,
 )
+from penstock.postgres.snapshot.open_transactions import open_transactions, waits_for
 
 T = Relation("public", "t")
 JOURNAL = Relation("public", "journal")
@@ -483,10 +484,41 @@ async def test_a_copy_gives_way_to_a_truncate_that_waits_for_its_snapshot(site: 
         (part,) = await snapshot.parts([T])
         truncate = asyncio.create_task(asyncio.to_thread(site.psql, "TRUNCATE t"))
         await until(lambda: site.psql(waits), "the TRUNCATE waits")
-        with pytest.raises(SnapshotStale, match="somebody waits"):
+        with pytest.raises(SnapshotStale, match="t is locked"):
             await asyncio.to_thread(copied, snapshot.name, part, ["id"])
     await truncate
     assert site.psql("SELECT * FROM t") == []
+
+
+async def test_a_locked_table_is_not_waited_for_and_is_named(site: Site) -> None:
+    """A copy that waits holds slot and log, and takes the place of others'."""
+    site.psql("CREATE TABLE another (id int)")
+    async with export_snapshot(site.parameters, plugin="wal2json") as snapshot:
+        with site.session() as altering:
+            altering.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
+            with pytest.raises(SnapshotStale, match=r"^public\.t is locked"):
+                await asyncio.wait_for(snapshot.parts([Relation("public", "another"), T]), DEADLINE_S)
+            altering.rollback()
+    async with export_snapshot(site.parameters, plugin="wal2json") as snapshot:
+        assert [part.relation for part in await snapshot.parts([T])] == [T]
+
+
+async def test_open_transactions_are_seen_with_whose_they_are(site: Site) -> None:
+    """Those of all databases, by any role; one whose subtransactions have written too is one."""
+    session = await connect(site.parameters)
+    try:
+        with site.session() as writer, psycopg.connect(site.postgres.conninfo()) as elsewhere:
+            writer.execute("SET application_name = 'writes'")
+            own = [writer.info.backend_pid, elsewhere.info.backend_pid]
+            assert not [each for each in await open_transactions(session) if each.pid in own]
+            with writer.transaction():
+                writer.execute("INSERT INTO t VALUES (1, 1)")
+            elsewhere.execute("CREATE TEMPORARY TABLE x (id int)")
+            found = [each for each in await open_transactions(session) if each.pid in own]
+            assert sorted(each.pid or 0 for each in found) == sorted(own)
+            assert f"pid {own[0]} (writes, for 0 s)" in waits_for(found)
+    finally:
+        session.pgconn.finish()
 
 
 async def test_a_part_whose_snapshot_has_ended_is_an_error(site: Site) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -20,6 +20,8 @@ from tests.servers.shapes_site import JAVA_OPTIONS, ShapesSite
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from penstock.shapes.app import ShapesApp
 
 MASTER = "local[2]"
 
@@ -43,6 +45,24 @@ class RunOnce(Protocol):
 
     def __call__(self, site: ShapesSite, **over: str) -> int:
         """Returns the exit code, or raises what ends the command with 2; `over` are variables."""
+
+
+class Serve(Protocol):
+    """`penstock shapes` in this process, while a story is told in a thread; stopped when that ends."""
+
+    def __call__(
+        self, site: ShapesSite, story: Callable[[], None], *, resnapshot: Set[str] = ..., **over: str
+    ) -> None:
+        """`over` are variables."""
+
+
+class NewApp(Protocol):
+    """The command, ready to run on the Spark that is here."""
+
+    def __call__(
+        self, site: ShapesSite, over: Mapping[str, str], *, once: bool, resnapshot: Set[str] = ...
+    ) -> ShapesApp:
+        """`over` are variables."""
 
 
 @pytest.fixture
@@ -71,16 +91,16 @@ def started() -> Iterator[Started]:
 
 
 @pytest.fixture
-def run_once(started: Started, monkeypatch: pytest.MonkeyPatch) -> RunOnce:
+def new_app(started: Started, monkeypatch: pytest.MonkeyPatch) -> NewApp:
     """For what a process of its own, with a Java of its own, would prove no better."""
     from penstock.settings.loading import load_shapes_settings
     from penstock.shapes.app import Run, ShapesApp, check_without_spark
     from penstock.shapes.definition.shapes_file import load_shapes_file
     from penstock.shapes.progress import LoggedProgress
 
-    once = Run(MASTER, {}, once=True)
-
-    def run(site: ShapesSite, **over: str) -> int:
+    def new(
+        site: ShapesSite, over: Mapping[str, str], *, once: bool, resnapshot: Set[str] = frozenset()
+    ) -> ShapesApp:
         variables = {
             **site.postgres.env(site.database),
             "REPLICATION_SLOT": site.slot,
@@ -95,8 +115,43 @@ def run_once(started: Started, monkeypatch: pytest.MonkeyPatch) -> RunOnce:
             # Where tasks find the database.
             monkeypatch.setitem(started.spark.sparkContext.environment, name, value)
         settings, file = load_shapes_settings(), load_shapes_file(site.file)
-        check_without_spark(settings, file, once)
-        app = ShapesApp(settings, file, once, spark=started.spark, progress=LoggedProgress())
+        run = Run(MASTER, {}, once=once, resnapshot=frozenset(resnapshot))
+        check_without_spark(settings, file, run)
+        return ShapesApp(settings, file, run, spark=started.spark, progress=LoggedProgress())
+
+    return new
+
+
+@pytest.fixture
+def run_once(new_app: NewApp) -> RunOnce:
+    """See RunOnce."""
+
+    def run(site: ShapesSite, **over: str) -> int:
+        app = new_app(site, over, once=True)
         return asyncio.run(app.run())
+
+    return run
+
+
+@pytest.fixture
+def serve(new_app: NewApp) -> Serve:
+    """See Serve."""
+
+    async def live(app: ShapesApp, story: Callable[[], None]) -> None:
+        serving = asyncio.create_task(app.run())
+        telling = asyncio.create_task(asyncio.to_thread(story))
+        try:
+            await asyncio.wait([serving, telling], return_when=asyncio.FIRST_COMPLETED)
+            assert not serving.done(), "the service has ended"
+            await telling
+        finally:
+            app._cycle.stop.set()
+            await serving
+
+    def run(
+        site: ShapesSite, story: Callable[[], None], *, resnapshot: Set[str] = frozenset(), **over: str
+    ) -> None:
+        app = new_app(site, over, once=False, resnapshot=resnapshot)
+        asyncio.run(live(app, story))
 
     return run

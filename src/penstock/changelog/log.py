@@ -127,6 +127,11 @@ class ChangeLog:
         return self.size_bytes >= limits.max_bytes or self._free_bytes < 2 * limits.min_free_bytes
 
     @property
+    def is_half_full(self) -> bool:
+        """Whether half of `max_bytes` is reached: who holds the log for no good reason should let go."""
+        return 2 * self.size_bytes >= self._limits.max_bytes
+
+    @property
     def write_due(self) -> bool:
         """Whether the buffer is full: call `write` before appending much more."""
         return self._buffer.size_bytes >= self._limits.buffer_bytes

@@ -111,6 +111,8 @@ class Ending:
                     f"shape {stalled.shape} made no progress for {stalled.age_s:.0f} s:"
                     f" {stalled.error or 'its job does not end'}"
                 )
+        if sentence := pipeline.watch.stalled(now, self._stall_s):
+            raise ShapeStalled(sentence)
 
 
 async def flush_everything(pipeline: ShapesPipeline) -> None:

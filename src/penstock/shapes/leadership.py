@@ -106,6 +106,7 @@ class ShapesLeadership:
             store=order.store,
             threads=threads,
             metrics=service.metrics,
+            slot_within_s=settings.change_log.stall_s if order.once else None,
         )
         self._pipeline: ShapesPipeline | None = None
         self._left_out: set[Relation] = set()

@@ -22,12 +22,18 @@ class Parking:
         self._resnapshots = resnapshots
 
     async def look(self, now: float, stall_s: float) -> None:
-        """Park the shape that holds a full log, if it fails and others could go on."""
-        if not self._feed.is_paused:
+        """Park the shape that holds the log, if it fails and others could go on.
+
+        At half of the log's bound already, so that reading doesn't have to stop.
+        """
+        is_full = self._feed.is_paused
+        if not is_full and not self._ledger.log.is_half_full:
             return
         behind = self._ledger.tracker.stalled(now, 0.0)
-        holder = failing_holder(self._ledger.plan.status(now), behind, stall_s=stall_s)
+        statuses = self._ledger.plan.status(now)
+        holder = failing_holder(statuses, behind, log_is_full=is_full, stall_s=stall_s)
         if holder is not None:
-            reason = f"the log is full, and it held it: {holder.error}"
+            fill = "full" if is_full else "half full"
+            reason = f"the log is {fill}, and it held it: {holder.error or 'its job does not end'}"
             _log.error("shape_parked", shape=holder.shape, detail=reason)
             await self._resnapshots.need([SnapshotAgain(holder.shape, reason)])

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import structlog
 
 from penstock.decoding.decoder import Decoder
-from penstock.errors import NeedsOperator
+from penstock.errors import LineLost, NeedsOperator
 from penstock.lake.ports import ShapeJobs
 from penstock.model.log_offset import LogOffset
 from penstock.model.lsn import format_lsn
@@ -21,6 +21,7 @@ from penstock.postgres.catalog.table_catalog import ShapeCatalog
 from penstock.postgres.catalog.table_facts import TableFacts
 from penstock.postgres.leader.line import LeaderLine
 from penstock.postgres.slot.state import SlotState, check_slot
+from penstock.postgres.snapshot.open_transactions import open_transactions, waits_for
 from penstock.postgres.timeline import ServerIdentity, flushed_lsn
 from penstock.shapes.definition.table_rules import refusals
 from penstock.shapes.flushing.job_runner import JobThreads
@@ -96,7 +97,9 @@ class Preparation:
         store: RegistryStore,
         threads: JobThreads,
         metrics: ShapesMetrics,
+        slot_within_s: float | None = None,
     ) -> None:
+        """`slot_within_s`: making the slot waits for open transactions, and is given up after this time."""
         self._file = file
         self._slot = slot
         self._plugin = plugin
@@ -105,6 +108,7 @@ class Preparation:
         self._store = store
         self._threads = threads
         self._metrics = metrics
+        self._slot_within_s = slot_within_s
 
     async def run(self, identity: ServerIdentity, jobs: ShapeJobs, resnapshot: Set[str]) -> Prepared:
         """Do all of it. ShapesRefused if somebody has to act first."""
@@ -183,7 +187,12 @@ class Preparation:
         _log.warning("snapshot_needed", shape=again.shape, reason=again.reason)
 
     async def _ensure_slot(self, keeper: RegistryKeeper) -> SlotState:
-        slot, created = await self._line.ensure_slot()
+        try:
+            async with asyncio.timeout(self._slot_within_s):
+                slot, created = await self._line.ensure_slot()
+        except TimeoutError:
+            sentence = waits_for(await open_transactions(await self._line.connect()))
+            raise LineLost(f"slot {self._slot} could not be made: {sentence}") from None
         check_slot(slot, self._plugin)
         if created:
             self._metrics.slot_creations.inc()

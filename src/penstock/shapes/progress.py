@@ -59,7 +59,7 @@ class LoggedProgress:
             await asyncio.sleep(_LOG_EVERY_S)
             for line in lines(time.monotonic()):
                 status = line.status
-                news = (status.offset, line.rows, status.state)
+                news = (status.offset, line.rows, status.state, status.waits_for is None)
                 if said.get(status.shape) == news:
                     continue
                 said[status.shape] = news
@@ -71,6 +71,7 @@ class LoggedProgress:
                     lsn=_lsn(line),
                     lag_bytes=line.lag_bytes,
                     lag_s=round(status.pending_s, 1),
+                    **({"waits_for": status.waits_for} if status.waits_for else {}),
                 )
 
 
@@ -99,7 +100,7 @@ def table_of(lines: list[ShapeLine], phase: Phase) -> Table:
             f"{line.rows:,}",
             _lsn(line),
             f"{line.lag_bytes:,} B, {status.pending_s:.1f} s" if line.lag_bytes else "-",
-            (status.error or "")[:_LONGEST_ERROR],
+            (status.waits_for or status.error or "")[:_LONGEST_ERROR],
             style=_STYLES.get(status.state),
         )
     return table

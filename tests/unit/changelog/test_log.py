@@ -399,7 +399,9 @@ class TestTrim:
 class TestLimits:
     def test_over_the_limit_until_trimmed(self, run: Path) -> None:
         log = ChangeLog(run, replace(ONE_BATCH_A_SEGMENT, max_bytes=10_000))
+        assert not log.is_half_full
         log.append(ORDERS, 10, 0, b"x" * 6_000)
+        assert log.is_half_full
         assert not log.is_over_limit
         log.write()
         log.append(ORDERS, 10, 2, b"x" * 6_000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Coroutine, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, cast
@@ -20,7 +21,9 @@ from penstock.postgres.catalog.table_facts import ColumnFacts, IndexFacts, LeafF
 from penstock.postgres.catalog.table_tree import Member, Tree
 from penstock.postgres.leader.line import EnsuredSlot
 from penstock.postgres.slot.state import SlotState
+from penstock.postgres.snapshot.open_transactions import OpenTransaction
 from penstock.postgres.timeline import ServerIdentity
+from penstock.shapes import preparation
 from penstock.shapes.flushing.job_runner import JobThreads
 from penstock.shapes.pace.held import whole
 from penstock.shapes.preparation import Preparation, Prepared, ShapesRefused
@@ -139,8 +142,9 @@ class Site:
         identity: ServerIdentity = IDENTITY,
         resnapshot: frozenset[str] = frozenset(),
         file: ShapesFile = FILE,
+        slot_within_s: float | None = None,
     ) -> Prepared:
-        preparation = Preparation(
+        prepares = Preparation(
             file,
             slot="s",
             plugin="wal2json",
@@ -149,8 +153,9 @@ class Site:
             store=self.world,
             threads=self._threads,
             metrics=self.metrics,
+            slot_within_s=slot_within_s,
         )
-        return await preparation.run(identity, cast(ShapeJobs, self.world), resnapshot)
+        return await prepares.run(identity, cast(ShapeJobs, self.world), resnapshot)
 
     def counted(self, name: str) -> float:
         return next(
@@ -190,6 +195,25 @@ async def test_the_first_start(site: Site, world: World) -> None:
     assert world.awaited() == {"a": "it is new", "b": "it is new"}
     assert prepared.keeper.registry.ceiling_lsn == 2000, "where the slot begins"
     assert site.counted("slot_creations") == 1
+
+
+async def test_a_slot_that_cant_be_made_says_what_it_waits_for(
+    site: Site, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_new(world)
+
+    async def waits() -> EnsuredSlot:
+        await asyncio.Event().wait()
+        raise AssertionError("nobody sets it")
+
+    async def open_ones(_: object) -> list[OpenTransaction]:
+        return [OpenTransaction("7", 4711, None, None, None)]
+
+    monkeypatch.setattr(world, "ensure_slot", waits)
+    monkeypatch.setattr(preparation, "open_transactions", open_ones)
+    with pytest.raises(LineLost, match="slot s could not be made: it waits for open transactions: pid 4711"):
+        await site.start(slot_within_s=0.01)
+    assert world.awaited() == {"a": "it is new", "b": "it is new"}
 
 
 async def test_an_ordinary_restart(site: Site, world: World) -> None:

@@ -24,19 +24,26 @@ BEHIND = ShapeLine(
     ShapeStatus("lines", ShapeState.BACKING_OFF, LogOffset(-1, 0), 4096, FIX, pending_s=12.34), 0, 98_765
 )
 
+WAITS = ShapeLine(
+    ShapeStatus("held", ShapeState.SNAPSHOTTING, LogOffset(-1, 0), 0, None, waits_for="it waits for pid 7"),
+    0,
+    9,
+)
+
 
 def test_a_line_a_shape_with_what_holds_it() -> None:
     console = Console(width=220, record=True, file=StringIO())
-    console.print(table_of([IDLE, BEHIND], Phase.STREAMING))
+    console.print(table_of([IDLE, BEHIND, WAITS], Phase.STREAMING))
     title, *lines = [line for line in console.export_text().splitlines() if any(map(str.isalnum, line))]
 
     assert "streaming" in title
-    header, idle, behind = (
+    header, idle, behind, waits = (
         [cell.strip() for cell in line.strip("│┃ ").replace("┃", "│").split("│")] for line in lines
     )
     assert header == ["shape", "state", "rows", "offset", "behind", "note"]
     assert idle[:5] == ["orders", "idle", "1,234,567", "16/B374D848", "-"]
     assert behind == ["lines", "backing off", "0", "0/0", "98,765 B, 12.3 s", FIX]
+    assert waits == ["held", "snapshotting", "0", "0/0", "9 B, 0.0 s", "it waits for pid 7"]
 
 
 async def test_the_log_has_a_line_for_each_shape_that_has_moved(monkeypatch: pytest.MonkeyPatch) -> None:

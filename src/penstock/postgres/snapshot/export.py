@@ -47,7 +47,8 @@ CHUNK_BYTES: Final = 2 << 20
 _CONNECT_TIMEOUT_S: Final = 10.0
 _SILENCE_LIMIT_S: Final = 30.0
 # Who waits for the table before a copying session waits for the holder, and the holder for the copy: without
-# an end of patience all three, and everybody behind them, would wait for ever.
+# an end of patience all three, and everybody behind them, would wait for ever. And whoever has locked the
+# table for an hour must not keep a snapshot waiting that others wait behind.
 _PATIENCE: LiteralString = "SET lock_timeout = '3s'"
 
 # Functions look into the catalog as it is now, while the query itself sees it as the snapshot does.
@@ -104,19 +105,19 @@ class ExportedSnapshot:
 
         The tables must have rows of their own: ordinary tables, or the leaves of a partitioned one. They are
         locked against being dropped, truncated or altered until the snapshot ends: such statements wait, and
-        everything behind them waits too. SnapshotStale if it already happened since the snapshot was made.
+        everything behind them waits too. SnapshotStale if it already happened since the snapshot was made,
+        or if somebody has locked one of them for longer than a moment.
         """
-        if not relations:
-            return []
         parts: list[SnapshotPart] = []
-        try:
-            await self._holder.execute(_lock(relations))
-            for relation in relations:
+        for relation in relations:
+            try:
+                # One by one: the server doesn't say for which of several it has waited.
+                await self._holder.execute(_lock(relation))
                 row = await (await self._holder.execute(_LOOK, relation)).fetchone()
-                blocks, block_bytes = _judged(relation, row)
-                parts += _cut(relation, blocks, max(1, part_bytes // block_bytes))
-        except psycopg.Error as error:
-            raise _meaning(error, ", ".join(map(str, relations))) from error
+            except psycopg.Error as error:
+                raise _meaning(error, str(relation)) from error
+            blocks, block_bytes = _judged(relation, row)
+            parts += _cut(relation, blocks, max(1, part_bytes // block_bytes))
         return parts
 
     async def content(self, relation: Relation) -> Content:
@@ -126,7 +127,7 @@ class ExportedSnapshot:
             # Rolled back, it keeps no lock: a look must not make anybody wait for the next table's.
             async with self._holder.transaction(force_rollback=True):
                 await self._holder.execute("SET LOCAL row_security = off")
-                await self._holder.execute(SQL("{} NOWAIT").format(_lock([relation])))
+                await self._holder.execute(SQL("{} NOWAIT").format(_lock(relation)))
                 _judged(relation, await (await self._holder.execute(_LOOK, relation)).fetchone())
                 oid, filenode, columns = await self._row(_COLUMNS, relation)
                 rows, total = await self._row(_digest(relation, columns))
@@ -157,6 +158,7 @@ async def _export(holder: AsyncConnection, parameters: dict[str, Any], plugin: s
     walsender = await connect({**parameters, "replication": "database"})
     try:
         cut_lsn, slot_snapshot = await _create_slot(walsender, plugin)
+        await holder.execute(_PATIENCE)
         for statement in _importing(slot_snapshot):
             await holder.execute(statement)
         row = await (await holder.execute("SELECT pg_catalog.pg_export_snapshot()")).fetchone()
@@ -220,7 +222,7 @@ def copy_part(
         connection.execute(_PATIENCE)
         for statement in _importing(snapshot_name):
             connection.execute(statement)
-        connection.execute(_lock([part.relation]))
+        connection.execute(_lock(part.relation))
         _judged(part.relation, connection.execute(_LOOK, part.relation).fetchone())
         yield from _chunks(connection.pgconn, _copy(columns, part).as_bytes(connection))
         connection.execute("COMMIT")
@@ -259,9 +261,8 @@ def _importing(snapshot_name: str) -> tuple[Composed | SQL, ...]:
     )
 
 
-def _lock(relations: Sequence[Relation]) -> Composed:
-    tables = SQL(", ").join(SQL("ONLY {}").format(Identifier(*relation)) for relation in relations)
-    return SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(tables)
+def _lock(relation: Relation) -> Composed:
+    return SQL("LOCK TABLE ONLY {} IN ACCESS SHARE MODE").format(Identifier(*relation))
 
 
 def _copy(columns: Sequence[str], part: SnapshotPart) -> Composed:
@@ -321,7 +322,10 @@ def _meaning(error: psycopg.Error, what: str) -> PostgresError:
         ):
             return SnapshotStale(f"{what}: the snapshot has ended: {sentence}. Take a new snapshot")
         case errors.LockNotAvailable():
-            return SnapshotStale(f"{what}: somebody waits to truncate or alter it. Take a new snapshot")
+            return SnapshotStale(
+                f"{what} is locked: somebody truncates or alters it, or waits to (pg_locks says who)."
+                " Take a new snapshot"
+            )
         case errors.InsufficientPrivilege():
             return TableUnreadable(
                 f"{what}: {sentence}. Fix: GRANT SELECT ON it, and USAGE ON its schema, to the role; with"

@@ -22,7 +22,8 @@ class Ledger:
     2. A shape that has to be snapshotted again is pinned, and its flushes stop, before the next step is done.
        Once the registry knows it (`noted`) its table doesn't count, after a crash neither. So it is parked:
        it is not pinned, its changes are left out, and nobody waits for it, for however long. `begin_copy`
-       pins it again, before the copy's cut is known; a copy that fails, or came too early, parks it. One
+       pins it again, before the server is asked for the copy's cut: whatever was left out is below that.
+       `end_copy` parks it if the cut doesn't come, and so does a copy that fails, or came too early. One
        whose Postgres table is gone is stopped until the collector has found it again.
     3. `offsets` is what the registry may know of the tables: only what was read back from them.
     """
@@ -39,6 +40,8 @@ class Ledger:
         self._noted: set[str] = set()
         """Shapes of which the registry knows that their tables don't count."""
         self._parked: set[str] = set()
+        self._copied: set[str] = set()
+        """Shapes that are to get their cut, or are being copied."""
         self._open_bytes: dict[Relation, int] = {}
         """Of the open transaction: what was appended of each relation."""
         self.transactions = 0
@@ -110,12 +113,18 @@ class Ledger:
     def begin_copy(self, shape: str, now: float) -> None:
         """A snapshot is about to get its cut: from here on the shape needs its changes again."""
         self._parked.discard(shape)
+        self._copied.add(shape)
         self._pin(shape, now)
+
+    def end_copy(self, shape: str) -> None:
+        """A snapshot has ended, with or without its cut: if it didn't help, nobody waits for the shape."""
+        self._copied.discard(shape)
+        self._park(shape)
 
     def failed(self, shape: str, sentence: str, now: float) -> None:
         """A flush or a snapshot failed."""
         self.plan.failed(shape, sentence, now)
-        self._park(shape)
+        self.end_copy(shape)
 
     def cut(self, shape: str, cut_lsn: int) -> None:
         """A snapshot has its cut: transactions that commit before it will be in the table."""
@@ -125,8 +134,8 @@ class Ledger:
         """The snapshot was read back from the table; returns whether it counts: another may be due."""
         self.plan.finished(shape, whole(cut_lsn - 1), now)
         self._held.copied(shape, cut_lsn)
+        self.end_copy(shape)
         if self.plan.awaits_snapshot(shape):
-            self._park(shape)
             return False
         self._noted.discard(shape)
         self.tracker.snapshotted(shape, cut_lsn, now)
@@ -148,7 +157,7 @@ class Ledger:
 
     def _park(self, shape: str) -> None:
         """As long as a copy runs it stays pinned: what follows the copy's cut is for it."""
-        if shape in self._noted and self.plan.awaits_snapshot(shape) and not self.plan.runs_snapshot(shape):
+        if shape in self._noted and self.plan.awaits_snapshot(shape) and shape not in self._copied:
             self._parked.add(shape)
             self.tracker.remove(shape)
 

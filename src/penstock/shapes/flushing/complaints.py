@@ -8,8 +8,11 @@ from typing import Final
 from penstock.shapes.pace.flush_plan import ShapeState, ShapeStatus, StalledShape
 from penstock.shapes.pace.flush_tracker import Stalled
 
-_UNPROVED: Final = 10.0
-"""So many times STALL_S the holder of a full log is given if nobody else has anything to write."""
+_LONG: Final = 10.0
+"""So many times STALL_S a job may take that doesn't fail; and the holder of a full log is given if nobody
+else has anything to write.
+"""
+_WRITES: Final = (ShapeState.FLUSHING, ShapeState.TENDING)
 
 
 def complaints(
@@ -33,20 +36,23 @@ def complaints(
 
 
 def failing_holder(
-    statuses: Sequence[ShapeStatus], behind: Sequence[Stalled], *, stall_s: float
+    statuses: Sequence[ShapeStatus], behind: Sequence[Stalled], *, log_is_full: bool, stall_s: float
 ) -> ShapeStatus | None:
-    """The shape that keeps a full log from emptying, if it has failed for `stall_s` and others don't.
+    """The shape that keeps the log from emptying, if it has failed for `stall_s` and others don't.
 
-    `behind` as above. One that is merely slow is left alone; and where all fail, nobody is held by another.
-    That others don't fail is proved by one whose table was written since the holder began to fail. Those
-    that have had nothing to write prove nothing: the storage may be down. But they are held too, as nothing
-    is read while the log is full; so without any proof the holder is given ten times as long.
+    `behind` as above. One that is merely slow is left alone, unless its job has not ended after ten times as
+    long: then it fails too. And where all fail, nobody is held by another. That others don't fail is proved
+    by one whose table was written since the holder began to fail. Those that have had nothing to write prove
+    nothing: the storage may be down. But once the log is full they are held too, as nothing is read then; so
+    without any proof the holder is given ten times as long.
     """
     if not behind or behind[0].age_s < stall_s:
         return None
     holder = next(status for status in statuses if status.shape == behind[0].shape)
     well = [each for each in statuses if each.error is None and each is not holder]
-    if holder.state is not ShapeState.BACKING_OFF or not well:
+    is_long = behind[0].age_s >= _LONG * stall_s
+    hangs = holder.state in _WRITES and is_long
+    if not well or not (hangs or holder.state is ShapeState.BACKING_OFF):
         return None
-    is_proved = any(each.wrote_s < holder.failing_s for each in well)
-    return holder if is_proved or behind[0].age_s >= _UNPROVED * stall_s else None
+    is_proved = any(each.wrote_s < max(holder.failing_s, behind[0].age_s * hangs) for each in well)
+    return holder if is_proved or (log_is_full and is_long) else None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from typing import Any, Final
 
 import structlog
@@ -15,8 +16,10 @@ from penstock.model.shape import Shape
 from penstock.model.snapshot_again import SnapshotAgain
 from penstock.postgres.catalog.table_catalog import ShapeCatalog
 from penstock.postgres.catalog.table_tree import Tree
-from penstock.postgres.snapshot.export import SnapshotStale, export_snapshot
+from penstock.postgres.snapshot.content import Content
+from penstock.postgres.snapshot.export import SnapshotStale
 from penstock.shapes.feed.ledger import Ledger
+from penstock.shapes.flushing.cut import Cuts, transactions_end
 from penstock.shapes.flushing.work import Work
 from penstock.shapes.following.rewrites import Doubt
 
@@ -25,6 +28,8 @@ _AFTER_FAILURE_S: Final = 5.0
 _ATTEMPTS: Final = 12
 _LOOK_AT_STREAM_S: Final = 0.1
 _PATIENCE_S: Final = 5.0
+_LONG_SCAN: Final = 10.0
+"""So many times as long as a wait for transactions a comparison may take."""
 
 _log = structlog.get_logger()
 
@@ -51,10 +56,23 @@ class TableWatch:
         self._parameters = parameters
         self._settling: asyncio.Task[None] | None = None
         self._failures = 0
+        self._cuts = Cuts(ledger, parameters, catalog.decoder.plugin)
+        self._in_doubt_since = math.inf
+        """Since when something has been in doubt, and nothing of it settled; infinity if nothing is."""
+        self._waits_for = ""
         self._following: set[str] = set()
         self._said: dict[str, str] = {}
         self.looks = 0
         """How many looks have come to their end."""
+
+    def stalled(self, now: float, after_s: float) -> str | None:
+        """What has been in doubt for so long, in words; None if nothing has. Large tables may take longer."""
+        age_s = now - self._in_doubt_since
+        if age_s < (after_s if self._waits_for else _LONG_SCAN * after_s):
+            return None
+        tables = ", ".join(str(doubt.member.relation) for doubt in self._ledger.collector.doubts)
+        why = self._waits_for or "the comparison does not end"
+        return f"the rows of {tables} could not be compared for {age_s:.0f} s: {why}"
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -62,7 +80,10 @@ class TableWatch:
             while True:
                 trees, lsn = await self._catalog.look({shape.table for shape in self._shapes})
                 await self._snapshot_again(self._ledger.collector.check(trees, lsn))
-                if self._ledger.collector.doubts and (self._settling is None or self._settling.done()):
+                if not self._ledger.collector.doubts:
+                    self._in_doubt_since = math.inf
+                elif self._settling is None or self._settling.done():
+                    self._in_doubt_since = min(self._in_doubt_since, time.monotonic())
                     self._settling = group.create_task(self._settle(), name="settle doubts")
                 for shape in self._altered(trees):
                     self._following.add(shape)
@@ -84,7 +105,7 @@ class TableWatch:
 
     async def _settle(self) -> None:
         """Hold the rows of doubtful tables against what the stream says."""
-        doubts, contents = await self._hopeful(), []
+        doubts = await self._hopeful()
         if not doubts:
             return
         collector, begun = self._ledger.collector, time.monotonic()
@@ -92,13 +113,10 @@ class TableWatch:
             expected = collector.expected_rows(doubt)
             _log.info("comparison_begins", table=str(doubt.member.relation), expected_rows=expected)
         try:
-            plugin = self._catalog.decoder.plugin
-            async with export_snapshot(self._parameters, plugin=plugin) as exported:
-                for doubt in doubts:
-                    # One that was truncated or dropped since the snapshot is looked at again.
-                    with suppress(SnapshotStale):
-                        contents.append((doubt, await exported.content(doubt.member.relation)))
+            cut_lsn, contents = await self._server_rows(doubts)
             self._failures = 0
+        except TimeoutError:
+            return
         except PenstockError as error:
             self._failures += 1
             _log.warning(
@@ -110,7 +128,9 @@ class TableWatch:
             # Then let the snapshots fail, which say why to everybody.
             await self._snapshot_again([again for doubt in doubts for again in collector.give_up(doubt)])
             return
-        await self._until_passed(exported.cut_lsn)
+        await self._until_passed(cut_lsn)
+        if contents:
+            self._in_doubt_since = math.inf
         for doubt, content in contents:
             again = collector.settle(doubt, content)
             _log.info(
@@ -120,6 +140,25 @@ class TableWatch:
                 took_s=round(time.monotonic() - begun, 1),
             )
             await self._snapshot_again(again)
+
+    async def _server_rows(self, doubts: Sequence[Doubt]) -> tuple[int, list[tuple[Doubt, Content]]]:
+        """What the server has of these, and as of where. TimeoutError if transactions don't let that be."""
+        await transactions_end(self._parameters, self._waits)
+        self._waits_for = ""
+        still = self._ledger.collector.doubts
+        contents = []
+        async with AsyncExitStack() as stack:
+            exported = await self._cuts.attempt(stack)
+            for doubt in [each for each in doubts if each in still]:
+                # One that was truncated or dropped since the snapshot is looked at again.
+                with suppress(SnapshotStale):
+                    contents.append((doubt, await exported.content(doubt.member.relation)))
+        return exported.cut_lsn, contents
+
+    def _waits(self, sentence: str) -> None:
+        if not self._waits_for:
+            _log.info("comparison_waits", detail=sentence)
+        self._waits_for = sentence
 
     async def _hopeful(self) -> list[Doubt]:
         """The doubts that the server's rows may prove wrong. The others need no scan."""

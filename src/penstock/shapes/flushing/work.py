@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from contextlib import AsyncExitStack
 from typing import Any, Final
 
 import structlog
@@ -23,9 +24,9 @@ from penstock.model.shape import Shape
 from penstock.model.snapshot_again import SnapshotAgain
 from penstock.postgres.catalog.table_catalog import ShapeCatalog
 from penstock.postgres.catalog.table_facts import ColumnFacts, TableFacts
-from penstock.postgres.snapshot.export import export_snapshot
 from penstock.shapes.definition.table_rules import table_problems
 from penstock.shapes.feed.ledger import Ledger
+from penstock.shapes.flushing.cut import Cuts
 from penstock.shapes.flushing.job_runner import JobThreads
 from penstock.shapes.following.drift import Drift, compare
 from penstock.shapes.registry.keeper import RegistryKeeper
@@ -69,7 +70,7 @@ class Work:
         self._ledger = ledger
         self._keeper = keeper
         self._catalog = catalog
-        self._parameters = parameters
+        self._cuts = Cuts(ledger, parameters, catalog.decoder.plugin)
         self._facts = dict(facts)
         self._snapshot_again = snapshot_again
         self._park = park
@@ -170,14 +171,11 @@ class Work:
                 self.copying.discard(shape)
 
     async def _snapshot(self, shape: Shape) -> None:
-        # Before it is pinned: one that can't be copied costs the others nothing.
-        self._refuse_problems(shape, await self._current_facts(shape))
-        _log.info("snapshot_waits", shape=shape.name, note="for open transactions and a spare slot")
-        # It may have been stopped while this waited for its turn.
-        self._ledger.plan.copying(shape.name, time.monotonic())
-        self._ledger.begin_copy(shape.name, time.monotonic())
-        async with export_snapshot(self._parameters, plugin=self._catalog.decoder.plugin) as exported:
-            self._ledger.cut(shape.name, exported.cut_lsn)
+        async def refuse_problems() -> None:
+            self._refuse_problems(shape, await self._current_facts(shape))
+
+        async with AsyncExitStack() as stack:
+            exported = await self._cuts.take(shape.name, stack, refuse_problems)
             before = await self._current_facts(shape)
             parts = await exported.parts([leaf.relation for leaf in before.leaves])
             facts = await self._current_facts(shape)

@@ -77,6 +77,8 @@ class ShapeStatus(NamedTuple):
     """Since the first of its failures in a row; 0 if the last attempt didn't fail."""
     wrote_s: float = math.inf
     """Since something was last written to its table."""
+    waits_for: str | None = None
+    """What a snapshot waits for that has begun and has no cut yet."""
 
 
 class StalledShape(NamedTuple):
@@ -86,6 +88,7 @@ class StalledShape(NamedTuple):
     age_s: float
     offset: LogOffset
     error: str | None
+    """Why, as far as that is known."""
 
 
 _STATES: Final = {
@@ -131,6 +134,9 @@ class _Plan:
     error: str | None = None
     upkeep_since: float = math.inf
     """When its upkeep became due that is not done; infinity if there is none."""
+    waits_for: str | None = None
+    waits_since: float = math.inf
+    """Since when its snapshot, which runs, has waited for its cut; infinity if it doesn't."""
 
     @property
     def carries(self) -> bool:
@@ -195,10 +201,11 @@ class FlushPlan:
     8. A shape that was removed is forgotten; a late note about it does nothing.
     9. A shape is stalled when it has had something to do, without moving, for a given time, and for its
        interval before that unless it fails. A snapshot moves only at its end, so it counts as stalled only
-       after a failure.
+       after a failure, or when it has waited for its cut for that time (`waits`).
     10. A shape that is stopped has no jobs until a snapshot of it is asked for. Then nothing of what went
        wrong before counts any more. One whose snapshot had begun by then, and waits for its turn, is
-       stopped as well, unless that finds the table as it should be (`copying`).
+       stopped as well, unless that finds the table as it should be (`copying`). From there on rule 7 counts:
+       what was asked for before is done by this one.
     11. Upkeep is due when `tend` says so. It waits for a shape that fails or awaits its snapshot, and never
        goes before a flush that was due earlier.
     """
@@ -253,13 +260,29 @@ class FlushPlan:
         plan.error = sentence
 
     def copying(self, shape: str, now: float) -> None:
-        """Its snapshot, which runs, begins to copy: what had stopped the shape until now is no longer so."""
+        """Its snapshot, which runs, is about to get its cut, and found the table as it should be.
+
+        What had stopped the shape until now is no longer so, and what was asked for is older than the cut.
+        """
         plan = self._plans[shape]
         if plan.running is not Job.SNAPSHOT:
             raise RuntimeError(f"shape {shape} has no snapshot that could copy")
+        plan.snapshot_again_since = math.inf
         if plan.stopped_since < math.inf:
             plan.stopped_since, plan.error = math.inf, None
             plan.snapshot_since = min(plan.snapshot_since, now)
+
+    def waits(self, shape: str, sentence: str, now: float) -> bool:
+        """Its snapshot, which runs, waits for its cut; `sentence` says for what. Whether that is new."""
+        plan = self._plans[shape]
+        is_new = plan.waits_for is None
+        plan.waits_for, plan.waits_since = sentence, min(plan.waits_since, now)
+        return is_new
+
+    def has_cut(self, shape: str) -> None:
+        """Its snapshot doesn't wait any more."""
+        plan = self._plans[shape]
+        plan.waits_for, plan.waits_since = None, math.inf
 
     def awaits_snapshot(self, shape: str) -> bool:
         """Whether the shape's table doesn't count before a snapshot is taken, which may be running."""
@@ -274,10 +297,6 @@ class FlushPlan:
     def begin_no_snapshots(self) -> None:
         """The end is near: a copy that begins now would not be finished."""
         self._limits = self._limits._replace(snapshots=0)
-
-    def runs_snapshot(self, shape: str) -> bool:
-        """Whether a snapshot of the shape runs."""
-        return self._plans[shape].running is Job.SNAPSHOT
 
     def make_room(self, now: float) -> None:
         """The log is full: who has something to flush need not wait for its interval.
@@ -401,6 +420,7 @@ class FlushPlan:
                 max(0.0, now - plan.waiting_since),
                 max(0.0, now - plan.failing_since),
                 now - plan.wrote_at,
+                plan.waits_for,
             )
             for shape, plan in self._plans.items()
         ]
@@ -411,8 +431,12 @@ class FlushPlan:
         for shape, plan in self._plans.items():
             age_s = now - max(plan.waiting_since, plan.moved_at)
             patience_s = after_s if plan.error else after_s + plan.interval_s
-            if age_s >= patience_s and (plan.error or plan.job is Job.FLUSH):
-                found.append(StalledShape(shape, age_s, self._held.passed(shape), plan.error))
+            flushes = Job.FLUSH in (plan.job, plan.running)
+            passed = self._held.passed(shape)
+            if age_s >= patience_s and (plan.error or flushes):
+                found.append(StalledShape(shape, age_s, passed, plan.waits_for or plan.error))
+            elif now - plan.waits_since >= after_s:
+                found.append(StalledShape(shape, now - plan.waits_since, passed, plan.waits_for))
         return sorted(found, key=lambda stalled: -stalled.age_s)
 
     def _begin(self, plan: _Plan, job: Job, now: float) -> None:
@@ -429,6 +453,7 @@ class FlushPlan:
         if plan.running is None:
             raise RuntimeError(f"shape {shape} has no job that could end")
         job, plan.running = plan.running, None
+        plan.waits_for, plan.waits_since = None, math.inf
         self._running[job] -= 1
         return job
 

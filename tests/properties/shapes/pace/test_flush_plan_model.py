@@ -194,6 +194,14 @@ class FlushPlanMachine(RuleBasedStateMachine):
         self.plan.failed(shape, f"failure {naive.failures}", self.now)
         self.note_due()
 
+    @precondition(lambda self: self.running(Job.SNAPSHOT))
+    @rule()
+    def get_its_cut(self) -> None:
+        """What was asked for until now is older than the cut."""
+        (shape,) = self.running(Job.SNAPSHOT)
+        self.naive[shape].snapshots_wanted = 1
+        self.plan.copying(shape, self.now)
+
     def pick_running(self, pick: int) -> str:
         running = [*self.running(Job.FLUSH), *self.running(Job.SNAPSHOT)]
         return running[pick % len(running)]

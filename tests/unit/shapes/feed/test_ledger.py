@@ -157,6 +157,36 @@ def test_a_copy_that_fails_or_came_too_early_parks_its_shape_again(ledger: Ledge
     assert ledger.offsets() == {"old": 90, "new": 399}
 
 
+def test_a_copy_that_gets_no_cut_holds_nobody(ledger: Ledger) -> None:
+    """Neither before it is pinned, whatever is asked for meanwhile, nor after it was given up."""
+    ledger.carry_out([SnapshotAgain("new", "first")], 1.0)
+    ledger.noted("new")
+    ledger.plan.start(1.0)
+    ledger.carry_out([*transaction(200, "new"), SnapshotAgain("new", "again")], 2.0)
+    assert ledger.tracker.frontier_lsn == 208
+    ledger.carry_out(transaction(300, "new"), 2.0)
+    assert ledger.tracker.frontier_lsn == 208, "until that is noted"
+    ledger.noted("new")
+    assert ledger.tracker.frontier_lsn == 308, "it runs, and waits for its cut"
+
+    ledger.begin_copy("new", 3.0)
+    ledger.carry_out([*transaction(400, "new"), SnapshotAgain("new", "again")], 3.0)
+    ledger.noted("new")
+    assert ledger.tracker.frontier_lsn == 308
+    ledger.end_copy("new")
+    assert ledger.is_parked("new")
+    assert ledger.tracker.frontier_lsn == 408
+    assert ledger.tracker.minimum == LogOffset(400, 0), "nor does it hold the log"
+
+    ledger.begin_copy("new", 4.0)
+    ledger.carry_out(transaction(600, "new"), 4.0)
+    ledger.cut("new", 500)
+    ledger.plan.copying("new", 4.0)
+    assert ledger.snapshotted("new", 500, 5.0)
+    assert ledger.plan.start(5.0) == [Start("new", Job.FLUSH)]
+    assert ledger.tracker.frontier_lsn == 499
+
+
 def test_a_stopped_shape_is_parked_until_its_snapshot_is_asked_for(ledger: Ledger) -> None:
     ledger.stop("old", "it has no key", 1.0)
     ledger.carry_out(transaction(200, "old"), 1.0)

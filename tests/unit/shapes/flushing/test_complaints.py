@@ -64,17 +64,30 @@ NEVER = status("c", None, wrote_s=math.inf)
         ),
     ],
 )
-def test_who_is_parked_when_the_log_is_full(statuses: list[ShapeStatus], found: ShapeStatus | None) -> None:
+def test_who_is_parked_when_the_log_fills(statuses: list[ShapeStatus], found: ShapeStatus | None) -> None:
     behind = [Stalled("a", 10.0, BEFORE_ALL), Stalled("b", 90.0, BEFORE_ALL)]
-    assert failing_holder(statuses, behind, stall_s=10.0) == found
-    assert failing_holder(statuses, behind, stall_s=11.0) is None, "not yet"
-    assert failing_holder(statuses, [], stall_s=0.0) is None
+    for full in (False, True):
+        assert failing_holder(statuses, behind, log_is_full=full, stall_s=10.0) == found
+        assert failing_holder(statuses, behind, log_is_full=full, stall_s=11.0) is None, "not yet"
+        assert failing_holder(statuses, [], log_is_full=full, stall_s=0.0) is None
+
+
+def after(age_s: float, *statuses: ShapeStatus, full: bool) -> ShapeStatus | None:
+    """Who is parked when `a` hasn't moved for so long."""
+    return failing_holder(statuses, [Stalled("a", age_s, BEFORE_ALL)], log_is_full=full, stall_s=10.0)
 
 
 def test_shapes_that_have_nothing_to_do_are_not_held_for_ever() -> None:
-    found = {
-        age_s: failing_holder([HOLDER, NEVER], [Stalled("a", age_s, BEFORE_ALL)], stall_s=10.0)
-        for age_s in (99.0, 100.0)
-    }
+    assert after(99.0, HOLDER, NEVER, full=True) is None
+    assert after(100.0, HOLDER, NEVER, full=True) == HOLDER
+    assert after(100.0, HOLDER, NEVER, full=False) is None, "they are not held yet"
 
-    assert found == {99.0: None, 100.0: HOLDER}
+
+@pytest.mark.parametrize("state", [ShapeState.FLUSHING, ShapeState.TENDING])
+def test_a_job_that_doesnt_end_counts_as_a_failure(state: ShapeState) -> None:
+    hangs, well = status("a", None, state), status("b", None, wrote_s=60.0)
+    assert after(99.0, hangs, well, full=False) is None, "it may be slow"
+    assert after(100.0, hangs, well, full=False) == hangs
+    assert after(100.0, hangs, status("b", None, wrote_s=101.0), full=False) is None, "nobody's works"
+    assert after(100.0, hangs, NEVER, full=True) == hangs
+    assert after(1e6, status("a", None, ShapeState.SNAPSHOTTING), well, full=True) is None, "a long copy"

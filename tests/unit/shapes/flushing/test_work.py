@@ -32,7 +32,7 @@ from penstock.postgres.snapshot.export import SnapshotPart
 from penstock.postgres.stream.walk import FrameWalk
 from penstock.shapes.feed.collector import Append, Collector, Committed
 from penstock.shapes.feed.ledger import Ledger
-from penstock.shapes.flushing import work
+from penstock.shapes.flushing import cut, work
 from penstock.shapes.flushing.job_runner import JobThreads
 from penstock.shapes.flushing.work import ShapeStopped, Work
 from penstock.shapes.following import drift as drift_module
@@ -129,7 +129,12 @@ class Desk:
         committed = Committed(LogOffset(200, 0), 208, frozenset(["a"]))
         self.ledger.carry_out([Append(TABLE, 200, 0, b"{}"), committed], time.monotonic())
         self.ledger.log.flush(time.monotonic())
-        self.work = Work(
+        self.work = self.new_work()
+        self.ledger.plan.start(time.monotonic())
+
+    def new_work(self) -> Work:
+        """As if nothing had been done yet."""
+        return Work(
             [SHAPE],
             jobs=cast(ShapeJobs, self.jobs),
             threads=self.threads,
@@ -141,7 +146,6 @@ class Desk:
             snapshot_again=self.snapshot_again,
             park=self.park,
         )
-        self.ledger.plan.start(time.monotonic())
 
     def write(self, tx_offset: int, relation: Relation) -> None:
         """A transaction of one change, of a kilobyte, in a segment of its own."""
@@ -168,8 +172,13 @@ class Desk:
         self.ledger.stop(shape, sentence, time.monotonic())
 
 
+async def nothing_is_open(_parameters: object, _say: object) -> None:
+    return None
+
+
 @pytest.fixture
-async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
+async def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Desk]:
+    monkeypatch.setattr(cut, "transactions_end", nothing_is_open)
     desk = Desk(tmp_path)
     yield desk
     desk.threads.close()
@@ -350,7 +359,7 @@ async def test_a_copy_that_waits_while_its_shape_is_stopped_mends_it(
     monkeypatch.setattr(desk.work, "_drift", drift)
     monkeypatch.setattr(desk.work, "_current_facts", facts)
     monkeypatch.setattr(desk.work, "_refuse_problems", lambda *_: None)
-    monkeypatch.setattr(work, "export_snapshot", exported)
+    monkeypatch.setattr(cut, "export_snapshot", exported)
     follows = asyncio.create_task(desk.work.follow("a"))
     await asyncio.sleep(0)
     again = SnapshotAgain("a", "a label was renamed")
@@ -376,7 +385,7 @@ async def test_a_snapshot_that_waits_for_its_cut_is_not_being_copied(
 ) -> None:
     """A leadership that ends waits for copies; making a cut may wait for others' transactions, for hours."""
     await desk.work.flush("a")
-    cut = asyncio.Event()
+    has_cut = asyncio.Event()
     seen: list[set[str]] = []
 
     async def facts(_: Shape) -> TableFacts:
@@ -388,25 +397,78 @@ async def test_a_snapshot_that_waits_for_its_cut_is_not_being_copied(
 
     @asynccontextmanager
     async def waits(_parameters: object, *, plugin: str) -> AsyncIterator[FakeSnapshot]:
-        await cut.wait()
+        await has_cut.wait()
         yield FakeSnapshot()
 
     monkeypatch.setattr(desk.work, "_current_facts", facts)
     monkeypatch.setattr(desk.jobs, "snapshot", snapshot)
     monkeypatch.setattr(desk.work, "_refuse_problems", lambda *_: None)
-    monkeypatch.setattr(work, "export_snapshot", waits)
+    monkeypatch.setattr(cut, "export_snapshot", waits)
     await desk.snapshot_again([SnapshotAgain("a", "a label was renamed")])
     desk.ledger.plan.start(time.monotonic())
     copies = asyncio.create_task(desk.work.snapshot("a"))
     await asyncio.sleep(0.01)
-    assert desk.ledger.plan.runs_snapshot("a")
+    assert desk.ledger.plan.status(time.monotonic())[0].state is ShapeState.SNAPSHOTTING
     assert desk.work.copying == set()
 
-    cut.set()
+    has_cut.set()
     await copies
 
     assert seen == [{"a"}]
     assert desk.work.copying == set()
+
+
+async def test_a_snapshot_without_a_cut_holds_slot_and_log_for_moments_only(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While transactions are open nobody waits for it; and if the cut doesn't come, it is let go."""
+    await desk.work.flush("a")
+    monkeypatch.setattr(cut, "_LOOK_EVERY_S", 0.01)
+    said: list[str | None] = []
+    parked: list[bool] = []
+    attempts = 0
+
+    async def transactions_end(_parameters: object, say: Callable[[str], None]) -> None:
+        say(f"it waits for pid {len(parked)}")
+        parked.append(desk.ledger.is_parked("a"))
+        said.append(desk.ledger.plan.status(time.monotonic())[0].waits_for)
+
+    async def facts(_: Shape) -> TableFacts:
+        return FACTS
+
+    @asynccontextmanager
+    async def second_time(_parameters: object, *, plugin: str) -> AsyncIterator[FakeSnapshot]:
+        nonlocal attempts
+        attempts += 1
+        assert not desk.ledger.is_parked("a")
+        if attempts == 1:
+            desk.write(400, OTHER)
+            desk.ledger.plan.start(time.monotonic())
+            desk.ledger.flushed("other", 400, time.monotonic())
+            assert desk.ledger.tracker.frontier_lsn == 208, "pinned"
+            await asyncio.Event().wait()
+        yield FakeSnapshot()
+
+    monkeypatch.setattr(cut, "transactions_end", transactions_end)
+    monkeypatch.setattr(cut, "export_snapshot", second_time)
+    monkeypatch.setattr(cut, "_FIRST_PATIENCE_S", 0.0)
+    monkeypatch.setattr(FakeSnapshot, "cut_lsn", 501)
+    desk.work = desk.new_work()
+    monkeypatch.setattr(desk.work, "_refuse_problems", lambda *_: None)
+    monkeypatch.setattr(desk.work, "_current_facts", facts)
+    await desk.snapshot_again([SnapshotAgain("a", "a label was renamed")])
+    desk.ledger.noted("a")
+    desk.ledger.plan.start(time.monotonic())
+
+    with capture_logs() as logged:
+        await desk.work.snapshot("a")
+
+    assert parked == [True, True]
+    assert said == ["it waits for pid 0", "it waits for pid 1"]
+    assert [line["detail"] for line in logged if line["event"] == "snapshot_waits"] == ["it waits for pid 0"]
+    assert desk.ledger.tracker.progress("a") is None
+    assert desk.ledger.tracker.frontier_lsn == 408
+    assert desk.ledger.plan.status(time.monotonic())[0].waits_for is None
 
 
 async def test_a_copy_that_is_too_early_is_not_noted(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -427,7 +489,7 @@ async def test_a_copy_that_is_too_early_is_not_noted(desk: Desk, monkeypatch: py
 
     monkeypatch.setattr(desk.work, "_current_facts", facts)
     monkeypatch.setattr(desk.work, "_refuse_problems", lambda *_: None)
-    monkeypatch.setattr(work, "export_snapshot", late)
+    monkeypatch.setattr(cut, "export_snapshot", late)
     await desk.snapshot_again([SnapshotAgain("a", "a label was renamed")])
     assert desk.ledger.plan.start(time.monotonic()) == [Start("a", Job.SNAPSHOT)]
 

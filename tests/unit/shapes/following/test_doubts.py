@@ -111,7 +111,7 @@ async def test_what_can_not_be_proved_needs_no_scan(monkeypatch: pytest.MonkeyPa
 
     watch = TableWatch(
         [],
-        catalog=cast(Any, None),
+        catalog=cast(Any, SimpleNamespace(decoder=Wal2Json())),
         ledger=cast(Any, SimpleNamespace(collector=collector)),
         work=cast(Any, None),
         snapshot_again=snapshot_again,

@@ -291,7 +291,6 @@ def test_before_the_end_no_copy_begins_and_one_that_runs_is_finished() -> None:
     plan.snapshot("b", 0.0)
     assert plan.start(0.0) == [Start("a", Job.SNAPSHOT)]
     plan.begin_no_snapshots()
-    assert (plan.runs_snapshot("a"), plan.runs_snapshot("b")) == (True, False)
     plan.finished("a", at(5), 1.0)
     plan.sent("c", at(5), 1, now=1.0)
     assert plan.start(1.0) == [Start("c", Job.FLUSH)]
@@ -459,6 +458,42 @@ def test_a_long_snapshot_is_stalled_only_if_it_fails() -> None:
     plan.failed("a", "no spare slot", 50.0)
     plan.start(51.0)
     assert plan.stalled(60.0, after_s=60.0) == [StalledShape("a", 60.0, at(0), "no spare slot")]
+
+
+def test_a_snapshot_that_waits_for_its_cut_is_stalled_and_says_for_what() -> None:
+    """From when it began to wait: it may have waited long for its turn."""
+    plan = plan_of("a")
+    plan.snapshot("a", 0.0)
+    plan.start(1000.0)
+    assert plan.waits("a", "it waits for pid 1", 1000.0)
+    assert not plan.waits("a", "it waits for pid 2", 1030.0), "it has waited before"
+    assert plan.stalled(1059.9, after_s=60.0) == []
+    assert plan.stalled(1060.0, after_s=60.0) == [StalledShape("a", 60.0, at(0), "it waits for pid 2")]
+    assert plan.status(1060.0)[0].waits_for == "it waits for pid 2"
+    plan.has_cut("a")
+    assert plan.stalled(1e6, after_s=60.0) == []
+    plan.waits("a", "it waits for pid 3", 2000.0)
+    plan.finished("a", at(5), 2001.0)
+    assert plan.status(2001.0) == [ShapeStatus("a", ShapeState.IDLE, at(5), 0, None)]
+
+
+def test_a_flush_that_doesnt_end_is_stalled_also_when_its_shape_is_parked() -> None:
+    plan = plan_of("a")
+    plan.sent("a", at(5), 1, now=0.0)
+    plan.start(0.0)
+    plan.snapshot("a", 10.0)
+    assert plan.stalled(70.0, after_s=60.0) == [StalledShape("a", 70.0, at(0), None)]
+
+
+def test_what_was_asked_for_before_the_cut_is_done_by_the_snapshot_that_runs() -> None:
+    plan = plan_of("a")
+    plan.snapshot("a", 0.0)
+    plan.start(0.0)
+    plan.snapshot("a", 1.0)
+    plan.copying("a", 2.0)
+    assert not plan.is_outdated("a")
+    plan.finished("a", at(5), 3.0)
+    assert not plan.awaits_snapshot("a")
 
 
 def test_a_removed_shape_is_forgotten_and_frees_its_place() -> None:
