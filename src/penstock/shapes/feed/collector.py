@@ -100,7 +100,7 @@ class Collector:
     transaction that its *table* holds as a whole: the offset was read from the table, of the history that
     the server still has (`registry.decide`), and commit order never changes. That is the only ground for
     skipping. What a former collector saw or logged proves nothing: its log ended with its leadership. When
-    no shape needs a transaction, its relations aren't even looked up.
+    no shape needs a transaction, its relations aren't even looked up, and only what is in doubt follows it.
 
     One collector lives as long as one replication stream and its ChangeLog.
     """
@@ -265,7 +265,9 @@ class Collector:
         if not self._doubts.are_about(doubt, content):
             # The next look sees what became of it.
             return []
-        if not self._doubts.are_proved_wrong(doubt, content):
+        cuts = [self._cuts.get(shape, content.cut_lsn) for shape in self._followers[doubt.table]]
+        copied_lsn = max((cut for cut in cuts if cut < content.cut_lsn), default=None)
+        if not self._doubts.are_proved_wrong(doubt, content, copied_lsn):
             return self.give_up(doubt)
         self._doubts.close(doubt)
         # It may have been truncated once more since the look.
@@ -318,6 +320,7 @@ class Collector:
         """Part of the walk: place a change; False if its relation is unknown, and then nothing happens."""
         self._last_op = change.op_offset
         if not self._is_needed:
+            self._doubts.pass_over(self._decoder.relation(change.payload), change.payload)
             return True
         relation = self._relation(change)
         tables = self._routes.get(relation)
