@@ -14,7 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.decoding.rows import Column, DecodeError, LayoutChanged
-from penstock.lake.delta.data_files import DataFile
+from penstock.lake.delta import rearrange
+from penstock.lake.delta.data_files import DataFiles
 from penstock.lake.delta.table import AppId, ShapeTable
 from penstock.lake.errors import TableConflict
 from penstock.lake.jobs import changes as changes_module
@@ -274,6 +275,14 @@ def test_an_added_column_that_is_stored_as_another_is_refused(
         flush(spark, table, NARROW, [], 100, [column])
 
 
+def data_files(*files: tuple[int, int | None]) -> DataFiles:
+    adds = [
+        {"path": str(place), "size": size, "stats": json.dumps({"numRecords": rows})}
+        for place, (size, rows) in enumerate(files)
+    ]
+    return DataFiles(0, adds, ("id",))
+
+
 @pytest.mark.parametrize(
     ("files", "changes", "partitions", "compiled"),
     [
@@ -288,10 +297,39 @@ def test_an_added_column_that_is_stored_as_another_is_refused(
 def test_what_is_to_be_rewritten_decides_how(
     files: list[tuple[int, int | None]], changes: int, partitions: str | None, compiled: bool
 ) -> None:
-    touched = [DataFile(str(place), size, rows, {}) for place, (size, rows) in enumerate(files)]
-
-    settings = settings_for(touched, changes)
+    settings = settings_for(data_files(*files), {}, changes)
 
     assert settings["spark.sql.files.maxRecordsPerFile"] == "35000"
     assert settings.get("spark.sql.shuffle.partitions") == partitions
     assert settings.get("spark.sql.codegen.wholeStage", "true") == str(compiled).lower()
+
+
+@pytest.mark.parametrize(
+    ("files", "rows"),
+    [
+        ([(16 << 20, 35_000)], 35_000),
+        ([(64 << 20, 35_000)], 17_500),
+        ([(8 << 20, 2_500), (24 << 20, 7_500)], 10_000),
+        ([(16 << 20, 35_000), (1 << 30, None)], 35_000),
+        ([(16 << 20, 200_000_000)], 35_000),
+    ],
+)
+def test_wide_rows_are_written_into_files_of_fewer(files: list[tuple[int, int | None]], rows: int) -> None:
+    assert settings_for(data_files(*files), {}, 1)["spark.sql.files.maxRecordsPerFile"] == str(rows)
+
+
+def test_a_flush_over_neighbours_leaves_files_as_small_as_upkeep_would(
+    spark: SparkSession, table: ShapeTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rearrange, "_LARGEST_FILE", 64 << 10)
+    rows = spark.range(0, 12_000, numPartitions=4).selectExpr("id", "uuid() a")
+    table.overwrite_from(rows, 200, ("id",))
+    wanted = rearrange.rows_a_file(table.files(("id",)).all())
+    frames = [update(id=key, a="x") for key in range(0, 12_000, 3000)]
+
+    flush(spark, table, NARROW, write_log(tmp_path / "log", {210: frames}), 210)
+
+    counted = [file.rows or 0 for file in table.files(("id",)).all()]
+    assert wanted < 3000
+    assert sum(counted) == 12_000
+    assert max(counted) <= wanted

@@ -49,8 +49,7 @@ def merge_difference(table: ShapeTable, rows: DataFrame, version: int, key: Sequ
         try:
             changed = difference.count()
             net = NetChanges(difference, tuple(key), tuple(rows.columns))
-            settings = settings_for(table.files(key).all() if changed else [], changed)
-            with with_settings(rows.sparkSession, settings):
+            with with_settings(rows.sparkSession, settings_for(table.files(key), net.ranges, changed)):
                 at = table.merge(net, version, made_from=before.version)
         finally:
             difference.unpersist()

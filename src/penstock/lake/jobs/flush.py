@@ -20,8 +20,8 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.decoding.rows import Column
-from penstock.lake.delta.data_files import DataFile
-from penstock.lake.delta.rearrange import FILE_ROWS
+from penstock.lake.delta.data_files import DataFile, DataFiles, Ranges
+from penstock.lake.delta.rearrange import FILE_ROWS, rows_a_file
 from penstock.lake.delta.table import ShapeTable
 from penstock.lake.fold.apply import Survey, fold, survey, survey_here
 from penstock.lake.jobs.changes import ShapeLayout, behind, changes_frame, decode_here, is_small, local_frame
@@ -74,20 +74,25 @@ def flush(
     with plain_errors(table.path), _changes(spark, layout, new) as (changes, surveyed):
         decoded = perf_counter()
         net = fold(changes, surveyed, layout.key, layout.stored, table.rows(), layout.where, added=lacking)
-        with with_settings(spark, settings_for(table.files(layout.key).touched(net.ranges), surveyed.count)):
+        with with_settings(spark, settings_for(table.files(layout.key), net.ranges, surveyed.count)):
             offset = table.merge(net, up_to if new else None, made_from=before.version)
     return Flushed(offset, surveyed.count, decoded - begun)
 
 
-def settings_for(touched: Sequence[DataFile], changes: int) -> dict[str, str]:
-    """Spark's settings for a MERGE of so many changes that may rewrite these files."""
-    rows = changes + sum(file.size // _LEAST_ROW if file.rows is None else file.rows for file in touched)
-    settings = {"spark.sql.files.maxRecordsPerFile": str(FILE_ROWS)}
+def settings_for(files: DataFiles, ranges: Ranges, changes: int) -> dict[str, str]:
+    """Spark's settings for a MERGE of so many changes, within these ranges, into a table of these files."""
+    rows = changes + sum(map(_rows_in, files.touched(ranges)))
+    # Of wide rows upkeep makes smaller files, which must not grow again until it comes back.
+    settings = {"spark.sql.files.maxRecordsPerFile": str(min(FILE_ROWS, rows_a_file(files.all())))}
     if rows <= _ONE_TASK_ROWS:
         settings["spark.sql.shuffle.partitions"] = "1"
     if rows <= _INTERPRETED_ROWS:
         settings |= _FOR_FEW
     return settings
+
+
+def _rows_in(file: DataFile) -> int:
+    return file.size // _LEAST_ROW if file.rows is None else file.rows
 
 
 @contextmanager
