@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from decimal import Decimal
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
-from penstock.lake.fold.apply import fold, survey, survey_here
+from penstock.lake.fold.apply import fold
 from penstock.lake.fold.key_ranges import KeyRange
+from penstock.lake.fold.survey import survey, survey_here
 from penstock.model.log_offset import LogOffset
 from tests.spark.batches import (
     COLUMNS,
@@ -137,6 +141,23 @@ def test_a_survey_tells_what_a_batch_needs(spark: SparkSession) -> None:
     assert surveyed.key_ranges == (KeyRange("id", 2, 4),)
 
 
+@pytest.mark.parametrize("kind", ["bigint", "decimal(38,3)", "string"])
+def test_a_survey_looks_for_keys_between_the_bounds_of_files(spark: SparkSession, kind: str) -> None:
+    """One that lies far from the others is in a range of its own; all else is as without the bounds."""
+    keys = [1005, *range(7000, 7003), 7900, *range(9500, 9800)]
+    changes = [*(Change("insert", key, "x", None, ("b",)) for key in keys), Change("truncate")]
+    batch = frame(spark, changes).withColumn("id", F.col("id").cast(kind))
+    value = {"bigint": int, "decimal(38,3)": Decimal, "string": str}[kind]
+
+    surveyed = survey(batch, KEY, {"id": [value(low) for low in range(1000, 9001, 1000)]})
+
+    whole = survey(batch, KEY)
+    found = [(value(low), value(high)) for low, high in ((1005, 1005), (7000, 7900), (9500, 9799))]
+    assert [(low, high) for _, low, high in surveyed.key_ranges] == found
+    assert replace(surveyed, key_ranges=whole.key_ranges) == whole
+    assert len(whole.key_ranges) == 1
+
+
 def test_a_merge_looks_for_keys_within_the_batchs_range_only(spark: SparkSession) -> None:
     """Delta then opens only files that may hold one of them."""
     changes = [Change("update", 4, "x", "y"), Change("delete", 2)]
@@ -173,6 +194,7 @@ def test_only_columns_that_a_change_lacks_cost_more(spark: SparkSession) -> None
 def test_a_survey_of_nothing(spark: SparkSession) -> None:
     surveyed = survey(frame(spark, []), KEY)
 
+    assert survey(frame(spark, []), KEY, {"id": [1, 2]}) == surveyed
     assert survey_here(frame(spark, []).toArrow(), KEY) == surveyed
     assert (surveyed.count, surveyed.truncated_at, surveyed.absent, surveyed.linked) == (
         0,

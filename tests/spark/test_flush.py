@@ -333,3 +333,28 @@ def test_a_flush_over_neighbours_leaves_files_as_small_as_upkeep_would(
     assert wanted < 3000
     assert sum(counted) == 12_000
     assert max(counted) <= wanted
+
+
+def test_one_old_key_in_a_large_load_opens_one_file(
+    spark: SparkSession, table: ShapeTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Proved by files that are gone: whoever looked into them would fail."""
+    monkeypatch.setattr(changes_module, "LOCAL_BYTES", 0)
+    table.overwrite_from(spark.range(0, 4000, numPartitions=4).selectExpr("id", "'a' a"), 200, ("id",))
+    files = sorted(table.files(("id",)).all(), key=lambda file: file.bounds["id"])
+    paths = [tmp_path / "table" / file.path for file in files]
+    new = [insert(id=key, a="new") for key in range(9000, 9100)]
+    for path in paths[1:]:
+        path.rename(path.with_suffix(".gone"))
+
+    old = write_log(tmp_path / "old", {210: [update(id=5, a="x"), *new[:50]]})
+    assert flush(spark, table, NARROW, old, 210).offset == 210
+    paths[0].rename(paths[0].with_suffix(".gone"))
+    all_new = write_log(tmp_path / "new", {220: new[50:]})
+    assert flush(spark, table, NARROW, all_new, 220).offset == 220
+
+    for path in paths:
+        path.with_suffix(".gone").rename(path)
+    assert contents(table) == (
+        dict.fromkeys(range(4000), "a") | {5: "x"} | dict.fromkeys(range(9000, 9100), "new")
+    )

@@ -28,7 +28,8 @@ from penstock.lake.delta import table as table_module
 from penstock.lake.delta.table import AppId, OffsetRefused, Position, ShapeTable
 from penstock.lake.delta.table_properties import properties
 from penstock.lake.errors import ForeignCommit, TableConflict
-from penstock.lake.fold.apply import NetChanges, fold, survey_here
+from penstock.lake.fold.apply import NetChanges, fold
+from penstock.lake.fold.survey import survey_here
 from penstock.lake.spark.session import SparkError, StorageFailed, plain_error, shape_session
 from tests.spark.batches import (
     COLUMNS,

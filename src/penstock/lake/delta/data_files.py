@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
+_MOST_CUTS: Final = 63
 Bounds = tuple[Any, Any]
 Ranges = Mapping[str, Sequence[Bounds]]
 """By key column, where the keys of a batch lie: each of its values is in one of the column's ranges."""
@@ -60,6 +61,15 @@ class DataFiles:
     def touched(self, ranges: Ranges) -> list[DataFile]:
         """Those that may hold a key within these ranges."""
         return [file for file in self._files.values() if file.may_hold(ranges)]
+
+    def cuts(self) -> dict[str, list[Any]]:
+        """By key column, some of the values at which files begin, in order."""
+        found = {}
+        for name in self.key:
+            lows = sorted({file.bounds[name][0] for file in self._files.values() if name in file.bounds})
+            count = min(len(lows), _MOST_CUTS)
+            found[name] = [lows[place * len(lows) // count] for place in range(count)]
+        return found
 
 
 def data_file(add: Mapping[str, Any], key: Sequence[str]) -> DataFile:

@@ -20,7 +20,7 @@ columns that keep the table's value; null if none).
 6. A row for which the shape's `where` isn't true is deleted. It is judged by the net row: a shape with a
    `where` gets no absent columns (REPLICA IDENTITY FULL, or a table without TOAST).
 
-The common batch has no absent column: then the last change a key is all there is to find. `survey` tells, in
+The common batch has no absent column: then the last change a key is all there is to find. survey.py tells, in
 one pass, what a batch needs; the caller persists the changes, which are read twice or more.
 """
 
@@ -32,43 +32,23 @@ from functools import reduce
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import ByteType, DecimalType, IntegerType, LongType, ShortType, StringType
 
 from penstock.decoding.rows import ABSENT, ACTION, OLD_KEY, OP_OFFSET, TX_OFFSET
 from penstock.decoding.rows import Column as TableColumn
 from penstock.lake.fold.inheritance import complete_key_changes
-from penstock.lake.fold.key_ranges import KeyRange, ranges_of
+from penstock.lake.fold.key_ranges import KeyRange
+from penstock.lake.fold.survey import Survey
 from penstock.lake.spark.names import column_of
 from penstock.model.log_offset import LogOffset
 
 DELETE: Final = "delete"
 UPSERT: Final = "upsert"
 
-# Delta keeps statistics of these, and their values pass through Python unharmed (an infinite date doesn't).
-_RANGED: Final = (ByteType, ShortType, IntegerType, LongType, DecimalType, StringType)
 _LAST: Final = "_penstock_last"
 _WHOLE: Final = "_penstock_whole"
 _RESET: Final = "_penstock_reset"
-
-
-@dataclass(frozen=True)
-class Survey:
-    """What one pass over a batch tells."""
-
-    count: int
-    truncated_at: LogOffset | None
-    """The last truncate."""
-    absent: tuple[str, ...]
-    """The columns that a change lacks."""
-    linked: bool
-    """Whether a key change lacks columns."""
-    key_ranges: tuple[KeyRange, ...]
-    """What the keys lie in; one range or more a column."""
-    only_inserts: bool = False
-    """Whether there is nothing but inserts, of rows that had no other key before."""
 
 
 @dataclass(frozen=True)
@@ -127,48 +107,6 @@ class NetChanges:
         return F.when(F.array_contains(f"s.{ABSENT}", name), column_of(name, "t")).otherwise(new)
 
 
-def survey(changes: DataFrame, key: Sequence[str]) -> Survey:
-    """Look at a batch. Runs one Spark job."""
-    ranged = [name for name in key if isinstance(changes.schema[name].dataType, _RANGED)]
-    absent = F.col(ABSENT).isNotNull()
-    found = changes.agg(
-        F.count(F.lit(1)),
-        F.max(F.when(F.col(ACTION) == "truncate", _offset())),
-        F.array_sort(F.array_distinct(F.flatten(F.collect_set(ABSENT)))),
-        F.coalesce(F.bool_or(absent & F.col(OLD_KEY).isNotNull()), F.lit(False)),
-        F.coalesce(F.bool_and((F.col(ACTION) == "insert") & F.col(OLD_KEY).isNull()), F.lit(False)),
-        *[bound(column_of(name)) for name in ranged for bound in (F.min, F.max)],
-    ).collect()[0]
-    count, truncate, absences, linked, only_inserts, *bounds = found
-    pairs = zip(ranged, bounds[::2], bounds[1::2], strict=True)
-    return Survey(
-        count,
-        None if truncate is None else LogOffset(*truncate),
-        tuple(absences),
-        linked,
-        tuple(KeyRange(name, low, high) for name, low, high in pairs if low is not None),
-        only_inserts,
-    )
-
-
-def survey_here(changes: pa.Table, key: Sequence[str]) -> Survey:
-    """The same of changes that are in this process: no Spark job."""
-    absent = pc.is_valid(changes[ABSENT])
-    truncates = changes.filter(pc.equal(changes[ACTION], "truncate")).select([TX_OFFSET, OP_OFFSET])
-    last = max((LogOffset(*row.values()) for row in truncates.to_pylist()), default=None)
-    ranged = [name for name in key if _is_ranged(changes.schema.field(name).type)]
-    ranges = [ranges_of(name, sorted(pc.unique(changes[name].drop_null()).to_pylist())) for name in ranged]
-    inserts = pc.and_(pc.equal(changes[ACTION], "insert"), pc.is_null(changes[OLD_KEY]))
-    return Survey(
-        changes.num_rows,
-        last,
-        tuple(sorted(pc.unique(pc.list_flatten(changes[ABSENT])).to_pylist())),
-        pc.any(pc.and_(absent, pc.is_valid(changes[OLD_KEY])), min_count=0).as_py(),
-        tuple(each for column in ranges for each in column),
-        pc.all(inserts, min_count=1).as_py() or False,
-    )
-
-
 def fold(
     changes: DataFrame,
     surveyed: Survey,
@@ -214,11 +152,6 @@ def fold(
     if before is None or all(column.missing is None for column in added):
         return folded
     return _with_untouched(folded, before)
-
-
-def _is_ranged(arrow: pa.DataType) -> bool:
-    kinds = pa.types
-    return bool(kinds.is_integer(arrow) or kinds.is_decimal(arrow) or kinds.is_string(arrow))
 
 
 def _with_missing(net: DataFrame, added: Sequence[TableColumn]) -> DataFrame:

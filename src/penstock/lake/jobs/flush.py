@@ -23,7 +23,8 @@ from penstock.decoding.rows import Column
 from penstock.lake.delta.data_files import DataFile, DataFiles, Ranges
 from penstock.lake.delta.rearrange import FILE_ROWS, rows_a_file
 from penstock.lake.delta.table import ShapeTable
-from penstock.lake.fold.apply import Survey, fold, survey, survey_here
+from penstock.lake.fold.apply import fold
+from penstock.lake.fold.survey import Survey, survey, survey_here
 from penstock.lake.jobs.changes import ShapeLayout, behind, changes_frame, decode_here, is_small, local_frame
 from penstock.lake.ports import ChangePart
 from penstock.lake.spark.session import plain_errors
@@ -71,7 +72,7 @@ def flush(
     if not new and not lacking:
         return Flushed(before.offset)
     begun = perf_counter()
-    with plain_errors(table.path), _changes(spark, layout, new) as (changes, surveyed):
+    with plain_errors(table.path), _changes(spark, table, layout, new) as (changes, surveyed):
         decoded = perf_counter()
         net = fold(changes, surveyed, layout.key, layout.stored, table.rows(), layout.where, added=lacking)
         with with_settings(spark, settings_for(table.files(layout.key), net.ranges, surveyed.count)):
@@ -97,7 +98,7 @@ def _rows_in(file: DataFile) -> int:
 
 @contextmanager
 def _changes(
-    spark: SparkSession, layout: ShapeLayout, ranges: Sequence[ChangePart]
+    spark: SparkSession, table: ShapeTable, layout: ShapeLayout, ranges: Sequence[ChangePart]
 ) -> Iterator[tuple[DataFrame, Survey]]:
     """The changes and their survey; kept until the end, so that they are decoded just once."""
     if is_small(ranges):
@@ -106,7 +107,7 @@ def _changes(
         return
     changes = changes_frame(spark, layout, ranges).persist()
     try:
-        yield changes, survey(changes, layout.key)
+        yield changes, survey(changes, layout.key, table.files(layout.key).cuts())
     finally:
         changes.unpersist()
 
