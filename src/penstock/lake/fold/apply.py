@@ -20,8 +20,9 @@ columns that keep the table's value; null if none).
 6. A row for which the shape's `where` isn't true is deleted. It is judged by the net row: a shape with a
    `where` gets no absent columns (REPLICA IDENTITY FULL, or a table without TOAST).
 
-The common batch has no absent column: then the last change a key is all there is to find. survey.py tells, in
-one pass, what a batch needs; the caller persists the changes, which are read twice or more.
+The common batch has no absent column: then the last change a key is all there is to find. So it is of columns
+that no change carries, as after DROP COLUMN. survey.py tells, in one pass, what a batch needs; the caller
+persists the changes, which are read twice or more.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from functools import reduce
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from penstock.decoding.rows import ABSENT, ACTION, OLD_KEY, OP_OFFSET, TX_OFFSET
@@ -47,8 +48,8 @@ DELETE: Final = "delete"
 UPSERT: Final = "upsert"
 
 _LAST: Final = "_penstock_last"
-_WHOLE: Final = "_penstock_whole"
 _RESET: Final = "_penstock_reset"
+_AT: Final = "_penstock_at"
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,9 @@ def fold(
     if surveyed.linked:
         rows = complete_key_changes(rows, key, names, before)
     if surveyed.absent:
-        net = _with_missing(_by_column(rows, key, names, surveyed.absent), added)
+        # Key changes have been given columns that no other change carries.
+        groups = [(name,) for name in surveyed.absent] if surveyed.linked else surveyed.together
+        net = _with_missing(_by_column(rows, key, names, surveyed.absent, groups), added)
     else:
         net = _by_row(rows, key, names)
     if where is not None:
@@ -204,44 +207,60 @@ def _by_row(rows: DataFrame, key: Sequence[str], names: Sequence[str]) -> DataFr
     )
 
 
-def _by_column(rows: DataFrame, key: Sequence[str], names: Sequence[str], absent: Sequence[str]) -> DataFrame:
-    """The same where the columns `absent` may lack: of each the last value since the last insert or delete.
+def _by_column(
+    rows: DataFrame,
+    key: Sequence[str],
+    names: Sequence[str],
+    absent: Sequence[str],
+    groups: Sequence[Sequence[str]],
+) -> DataFrame:
+    """The same where changes may lack the columns `absent`: of each the last value since the last insert or
+    delete.
 
-    Each of these is an aggregate of its own, and costs Spark a multiple of one that every change carries.
+    Each group of columns that come or lack together is an aggregate of its own, and costs Spark a multiple
+    of the rest. Columns of no group are in no change at all, as after DROP COLUMN: they cost nothing.
     """
-    keys = [column_of(name) for name in key]
     values = [name for name in names if name not in key]
-    lacked = [name for name in values if name in absent]
-    carried = [name for name in values if name not in absent]
-    resets = F.when(F.col(ACTION) != "update", _offset())
-    rows = rows.withColumn(_RESET, F.max(resets).over(Window.partitionBy(*keys)))
-    since = rows.where(F.col(_RESET).isNull() | (_offset() >= F.col(_RESET)))
-    last = F.struct(ACTION, *map(column_of, carried))
-    folded = since.groupBy(*keys).agg(
+    last = F.struct(ACTION, *[column_of(name) for name in values if name not in absent])
+    folded = rows.groupBy(*map(column_of, key)).agg(
         F.max_by(last, _offset()).alias(_LAST),
-        F.bool_or(F.col(ACTION) != "update").alias(_WHOLE),
-        *[_last_carried(name).alias(name) for name in lacked],
+        F.max(F.when(F.col(ACTION) != "update", _offset())).alias(_RESET),
+        *[_last_carried(names).alias(_group(place)) for place, names in enumerate(groups)],
     )
+    found = {name: column_of(name, _LAST) for name in values if name not in absent}
+    for place, group in enumerate(groups):
+        is_since = F.col(_RESET).isNull() | (F.col(f"{_group(place)}.{_AT}") >= F.col(_RESET))
+        found |= {name: F.when(is_since, column_of(name, _group(place))) for name in group}
     action = _net_action(F.col(f"{_LAST}.{ACTION}"))
-    kept = F.array_compact(
-        F.array(*[F.when(column_of(name).isNull(), F.lit(name)) for name in lacked]).cast("array<string>")
+    kept = F.concat(
+        _names([name for name in absent if name not in found]),
+        *[
+            F.when(F.col(_group(place)).isNull(), _names(group)).otherwise(_names(()))
+            for place, group in enumerate(groups)
+        ],
     )
-    partial = (action == UPSERT) & ~F.col(_WHOLE) & (F.size(kept) > 0)
+    partial = (action == UPSERT) & F.col(_RESET).isNull() & (F.size(kept) > 0)
     return folded.select(
         action.alias(ACTION),
         F.when(partial, kept).alias(ABSENT),
-        *keys,
-        *[
-            (column_of(name).getField("value") if name in absent else column_of(name, _LAST)).alias(name)
-            for name in values
-        ],
+        *map(column_of, key),
+        *[found.get(name, F.lit(None).cast(rows.schema[name].dataType)).alias(name) for name in values],
     )
 
 
-def _last_carried(name: str) -> Column:
-    """The last value in a struct of its own, so that a null that was carried differs from none."""
-    carried = (F.col(ACTION) != "delete") & ~F.coalesce(F.array_contains(ABSENT, name), F.lit(False))
-    return F.max_by(F.struct(column_of(name).alias("value")), F.when(carried, _offset()))
+def _last_carried(group: Sequence[str]) -> Column:
+    """Their last values with their place, in a struct, so that nulls that were carried differ from none."""
+    lacks = F.coalesce(F.array_contains(ABSENT, group[0]), F.lit(False))
+    carried = F.col(ACTION).isin("insert", "update") & ~lacks
+    return F.max_by(F.struct(_offset().alias(_AT), *map(column_of, group)), F.when(carried, _offset()))
+
+
+def _group(place: int) -> str:
+    return f"_penstock_group_{place}"
+
+
+def _names(names: Sequence[str]) -> Column:
+    return F.array(*map(F.lit, names)).cast("array<string>")
 
 
 def _net_action(last: Column) -> Column:

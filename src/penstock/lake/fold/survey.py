@@ -7,7 +7,7 @@ files begin: so one old key in a load of new ones opens one file, and not all th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
@@ -25,6 +25,7 @@ from penstock.model.log_offset import LogOffset
 
 # Delta keeps statistics of these, and their values pass through Python unharmed (an infinite date doesn't).
 _RANGED: Final = (ByteType, ShortType, IntegerType, LongType, DecimalType, StringType)
+_WITH_ROW: Final = ("insert", "update")
 _BETWEEN: Final = "_penstock_between"
 _NO_CUTS: Final[Mapping[str, Sequence[Any]]] = MappingProxyType({})
 
@@ -44,6 +45,8 @@ class Survey:
     """What the keys lie in; one range or more a column."""
     only_inserts: bool = False
     """Whether there is nothing but inserts, of rows that had no other key before."""
+    together: tuple[tuple[str, ...], ...] = ()
+    """Of the absent columns those that some change carries, in groups: it carries all of a group or none."""
 
 
 def survey(changes: DataFrame, key: Sequence[str], cuts: Mapping[str, Sequence[Any]] = _NO_CUTS) -> Survey:
@@ -60,18 +63,22 @@ def survey(changes: DataFrame, key: Sequence[str], cuts: Mapping[str, Sequence[A
     grouped = groups.agg(
         F.count(F.lit(1)),
         F.max(F.when(F.col(ACTION) == "truncate", F.struct(TX_OFFSET, OP_OFFSET))),
-        F.flatten(F.collect_set(ABSENT)),
+        F.collect_set(ABSENT),
+        F.coalesce(F.bool_or(~absent & F.col(ACTION).isin(*_WITH_ROW)), F.lit(False)),
         F.coalesce(F.bool_or(absent & F.col(OLD_KEY).isNotNull()), F.lit(False)),
         F.coalesce(F.bool_and((F.col(ACTION) == "insert") & F.col(OLD_KEY).isNull()), F.lit(False)),
         *[bound(column_of(name)) for name in ranged for bound in (F.min, F.max)],
     ).drop(_BETWEEN)
     found = grouped.collect()
     columns = list(zip(*found, strict=True)) or [()] * len(grouped.columns)
-    counts, truncates, absences, linked, only_inserts, *bounds = columns
+    counts, truncates, lists, carried, linked, only_inserts, *bounds = columns
+    absences = {frozenset(each) for group in lists for each in group}
+    if any(carried):
+        absences.add(frozenset())
     return Survey(
         sum(counts),
         max((LogOffset(*each) for each in truncates if each is not None), default=None),
-        tuple(sorted({name for each in absences for name in each})),
+        tuple(sorted(frozenset().union(*absences))),
         any(linked),
         tuple(
             each
@@ -81,6 +88,7 @@ def survey(changes: DataFrame, key: Sequence[str], cuts: Mapping[str, Sequence[A
             )
         ),
         bool(found) and all(only_inserts),
+        together_in(absences),
     )
 
 
@@ -92,14 +100,25 @@ def survey_here(changes: pa.Table, key: Sequence[str]) -> Survey:
     ranged = [name for name in key if _is_ranged(changes.schema.field(name).type)]
     ranges = [ranges_of(name, sorted(pc.unique(changes[name].drop_null()).to_pylist())) for name in ranged]
     inserts = pc.and_(pc.equal(changes[ACTION], "insert"), pc.is_null(changes[OLD_KEY]))
+    with_row = changes[ABSENT].filter(pc.is_in(changes[ACTION], pa.array(_WITH_ROW)))
+    absences = {frozenset(each or ()) for each in with_row.to_pylist()}
     return Survey(
         changes.num_rows,
         last,
-        tuple(sorted(pc.unique(pc.list_flatten(changes[ABSENT])).to_pylist())),
+        tuple(sorted(frozenset().union(*absences))),
         pc.any(pc.and_(absent, pc.is_valid(changes[OLD_KEY])), min_count=0).as_py(),
         tuple(each for column in ranges for each in column),
         pc.all(inserts, min_count=1).as_py() or False,
+        together_in(absences),
     )
+
+
+def together_in(absences: Collection[frozenset[str]]) -> tuple[tuple[str, ...], ...]:
+    """The columns that are in some of these sets but not in all, those in one group that are in the same."""
+    groups: dict[tuple[bool, ...], list[str]] = {}
+    for name in sorted(frozenset().union(*absences)):
+        groups.setdefault(tuple(name in each for each in absences), []).append(name)
+    return tuple(sorted(tuple(names) for places, names in groups.items() if not all(places)))
 
 
 def _is_ranged(arrow: pa.DataType) -> bool:
