@@ -384,6 +384,19 @@ async def test_parts_hold_every_row_once_while_rows_move_and_the_table_grows(sit
     assert sorted(rows, key=lambda row: int(row[0])) == expected
 
 
+async def test_long_values_make_parts_of_fewer_rows(site: Site) -> None:
+    """A row has a pointer of 18 bytes to a value that is stored elsewhere."""
+    long = "(SELECT string_agg(md5(random()::text), '') FROM generate_series(1, 300 + 0 * g))"
+    site.psql(f"CREATE TABLE wide AS SELECT g, {long} AS v FROM generate_series(1, 1000) g")
+    wide = Relation("public", "wide")
+    async with export_snapshot(site.parameters, plugin="wal2json") as snapshot:
+        parts = await snapshot.parts([wide], part_bytes=2 << 20)
+        sizes = [len(await asyncio.to_thread(copied, snapshot.name, part, ["g"])) for part in parts]
+    assert len(parts) > 3
+    assert sum(sizes) == 1000
+    assert max(sizes) < 400
+
+
 async def test_chunks_are_whole_lines_of_bounded_size(site: Site) -> None:
     site.psql("CREATE TABLE wide AS SELECT g, repeat(md5(g::text), 4000) FROM generate_series(1, 100) g")
     async with export_snapshot(site.parameters, plugin="wal2json") as snapshot:

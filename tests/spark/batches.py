@@ -11,7 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.decoding.rows import ABSENT, ACTION, OLD_KEY, OP_OFFSET, TX_OFFSET
 from penstock.lake.delta.shape_table import ShapeTable
-from penstock.lake.fold.apply import NetChanges, fold, survey
+from penstock.lake.fold.apply import NetChanges, fold
+from penstock.lake.fold.survey import survey
 
 KEY = ("id",)
 COLUMNS = ("id", "a", "b")

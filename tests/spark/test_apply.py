@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from decimal import Decimal
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
-from penstock.lake.fold.apply import fold, survey, survey_here
+from penstock.lake.fold.apply import fold
 from penstock.lake.fold.key_ranges import KeyRange
+from penstock.lake.fold.survey import survey, survey_here
 from penstock.model.log_offset import LogOffset
 from tests.spark.batches import (
     COLUMNS,
@@ -137,6 +143,23 @@ def test_a_survey_tells_what_a_batch_needs(spark: SparkSession) -> None:
     assert surveyed.key_ranges == (KeyRange("id", 2, 4),)
 
 
+@pytest.mark.parametrize("kind", ["bigint", "decimal(38,3)", "string"])
+def test_a_survey_looks_for_keys_between_the_bounds_of_files(spark: SparkSession, kind: str) -> None:
+    """One that lies far from the others is in a range of its own; all else is as without the bounds."""
+    keys = [1005, *range(7000, 7003), 7900, *range(9500, 9800)]
+    changes = [*(Change("insert", key, "x", None, ("b",)) for key in keys), Change("truncate")]
+    batch = frame(spark, changes).withColumn("id", F.col("id").cast(kind))
+    value = {"bigint": int, "decimal(38,3)": Decimal, "string": str}[kind]
+
+    surveyed = survey(batch, KEY, {"id": [value(low) for low in range(1000, 9001, 1000)]})
+
+    whole = survey(batch, KEY)
+    found = [(value(low), value(high)) for low, high in ((1005, 1005), (7000, 7900), (9500, 9799))]
+    assert [(low, high) for _, low, high in surveyed.key_ranges] == found
+    assert replace(surveyed, key_ranges=whole.key_ranges) == whole
+    assert len(whole.key_ranges) == 1
+
+
 def test_a_merge_looks_for_keys_within_the_batchs_range_only(spark: SparkSession) -> None:
     """Delta then opens only files that may hold one of them."""
     changes = [Change("update", 4, "x", "y"), Change("delete", 2)]
@@ -173,6 +196,7 @@ def test_only_columns_that_a_change_lacks_cost_more(spark: SparkSession) -> None
 def test_a_survey_of_nothing(spark: SparkSession) -> None:
     surveyed = survey(frame(spark, []), KEY)
 
+    assert survey(frame(spark, []), KEY, {"id": [1, 2]}) == surveyed
     assert survey_here(frame(spark, []).toArrow(), KEY) == surveyed
     assert (surveyed.count, surveyed.truncated_at, surveyed.absent, surveyed.linked) == (
         0,
@@ -203,39 +227,73 @@ def test_names_that_need_quotes(spark: SparkSession) -> None:
     ]
 
 
+def test_columns_that_no_change_carries_cost_no_more_than_others(spark: SparkSession) -> None:
+    """After DROP COLUMN. Of those that some changes carry, each group is an aggregate of its own."""
+    dropped = [Change("update", 1, "x", None, ("b",)), Change("insert", 9, "x", None, ("b",))]
+    lacking = [Change("update", 2, None, None, BOTH), Change("delete", 3)]
+    for changes, groups, aggregates in (
+        (dropped, (), 1),
+        ([*dropped, *lacking], (("a",),), 2),
+        ([*lacking, Change("update", 1, "x", "y")], (BOTH,), 2),
+    ):
+        batch = frame(spark, changes)
+        surveyed = survey(batch, KEY)
+        assert surveyed.together == survey_here(batch.toArrow(), KEY).together == groups
+        net = fold(batch, surveyed, KEY, COLUMNS)
+        plan = net.rows._jdf.queryExecution().analyzed().toString()
+        assert plan.count("max_by(") == aggregates
+        assert "Window" not in plan
+
+
 @st.composite
-def histories(draw: st.DrawFn) -> list[Change]:
-    """Changes that Postgres could make to TABLE."""
+def histories(draw: st.DrawFn, absences: Sequence[tuple[str, ...]], *, may_move: bool = True) -> list[Change]:
+    """Changes that Postgres could make to TABLE, each without one of these sets of columns."""
     there = set(TABLE)
     changes = []
     values = st.sampled_from([None, "p", "q", "r"])
-    absences = st.sampled_from([(), ("a",), ("b",), ("a", "b")])
     for _ in range(draw(st.integers(1, 8))):
         free = sorted(set(range(1, 8)) - there)
-        actions = ["update", "move", "delete"] if there else []
+        actions = ["update", "delete", *["move"] * may_move] if there else []
         action = draw(st.sampled_from([*actions, "insert"] if free else ["update", "delete"]))
         if action == "insert":
             key = draw(st.sampled_from(free))
-            a, b, absent = draw(values), None, draw(st.sampled_from([(), ("b",)]))
-            changes.append(Change("insert", key, a, b if absent else draw(values), absent))
-            there.add(key)
-            continue
-        key = draw(st.sampled_from(sorted(there)))
+            absent = draw(st.sampled_from([each for each in absences if "a" not in each]))
+        else:
+            key, absent = draw(st.sampled_from(sorted(there))), draw(st.sampled_from(absences))
         if action == "delete":
             changes.append(Change("delete", key))
             there.remove(key)
             continue
-        absent = draw(absences)
         a = None if "a" in absent else draw(values)
         b = None if "b" in absent else draw(values)
+        if action == "insert":
+            changes.append(Change("insert", key, a, b, absent))
+            there.add(key)
+            continue
         new = draw(st.sampled_from(free)) if action == "move" else key
         changes.append(Change("update", new, a, b, absent, key if new != key else None))
         there = there - {key} | {new}
     return changes
 
 
-@FEW_EXAMPLES
-@given(cases=st.lists(histories(), min_size=40, max_size=40))
-def test_generated_histories(started: Started, cases: list[list[Change]]) -> None:
+def many(absences: Sequence[tuple[str, ...]], *, may_move: bool = True) -> st.SearchStrategy[Any]:
     """Each example is forty histories in one batch: that is as quick in Spark as one of them."""
-    assert_folded(started.spark, cases)
+    return st.lists(histories(absences, may_move=may_move), min_size=40, max_size=40)
+
+
+@FEW_EXAMPLES
+@given(
+    any_may_lack=many([(), ("a",), ("b",), BOTH]),
+    dropped=many([("b",)], may_move=False),
+    dropped_and_lacking=many([("b",), BOTH], may_move=False),
+    together=many([(), BOTH], may_move=False),
+)
+def test_generated_histories(
+    started: Started,
+    any_may_lack: list[list[Change]],
+    dropped: list[list[Change]],
+    dropped_and_lacking: list[list[Change]],
+    together: list[list[Change]],
+) -> None:
+    for cases in (any_may_lack, dropped, dropped_and_lacking, together):
+        assert_folded(started.spark, cases)

@@ -14,7 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.decoding.rows import Column, DecodeError, LayoutChanged
-from penstock.lake.delta.data_files import DataFile
+from penstock.lake.delta import rearrange
+from penstock.lake.delta.data_files import DataFile, DataFiles
 from penstock.lake.delta.shape_table import AppId, ShapeTable
 from penstock.lake.errors import TableConflict
 from penstock.lake.jobs import changes as changes_module
@@ -274,6 +275,14 @@ def test_an_added_column_that_is_stored_as_another_is_refused(
         flush(spark, table, NARROW, [], 100, [column])
 
 
+def data_files(*files: tuple[int, int | None]) -> DataFiles:
+    adds = [
+        {"path": str(place), "size": size, "stats": json.dumps({"numRecords": rows})}
+        for place, (size, rows) in enumerate(files)
+    ]
+    return DataFiles(0, adds, ("id",))
+
+
 @pytest.mark.parametrize(
     ("files", "changes", "partitions", "compiled"),
     [
@@ -295,3 +304,59 @@ def test_what_is_to_be_rewritten_decides_how(
     assert settings["spark.sql.files.maxRecordsPerFile"] == "35000"
     assert settings.get("spark.sql.shuffle.partitions") == partitions
     assert settings.get("spark.sql.codegen.wholeStage", "true") == str(compiled).lower()
+
+
+@pytest.mark.parametrize(
+    ("files", "rows"),
+    [
+        ([(16 << 20, 35_000)], 35_000),
+        ([(64 << 20, 35_000)], 17_500),
+        ([(8 << 20, 2_500), (24 << 20, 7_500)], 10_000),
+        ([(16 << 20, 35_000), (1 << 30, None)], 35_000),
+        ([(16 << 20, 200_000_000)], 35_000),
+    ],
+)
+def test_wide_rows_are_written_into_files_of_fewer(files: list[tuple[int, int | None]], rows: int) -> None:
+    assert min(rearrange.FILE_ROWS, rearrange.rows_a_file(data_files(*files).all())) == rows
+
+
+def test_a_flush_over_neighbours_leaves_files_as_small_as_upkeep_would(
+    spark: SparkSession, table: ShapeTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rearrange, "_LARGEST_FILE", 64 << 10)
+    rows = spark.range(0, 12_000, numPartitions=4).selectExpr("id", "uuid() a")
+    table.overwrite_from(rows, 200, ("id",))
+    wanted = rearrange.rows_a_file(table.files(("id",)).all())
+    frames = [update(id=key, a="x") for key in range(0, 12_000, 3000)]
+
+    flush(spark, table, NARROW, write_log(tmp_path / "log", {210: frames}), 210)
+
+    counted = [file.rows or 0 for file in table.files(("id",)).all()]
+    assert wanted < 3000
+    assert sum(counted) == 12_000
+    assert max(counted) <= wanted
+
+
+def test_one_old_key_in_a_large_load_opens_one_file(
+    spark: SparkSession, table: ShapeTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Proved by files that are gone: whoever looked into them would fail."""
+    monkeypatch.setattr(changes_module, "LOCAL_BYTES", 0)
+    table.overwrite_from(spark.range(0, 4000, numPartitions=4).selectExpr("id", "'a' a"), 200, ("id",))
+    files = sorted(table.files(("id",)).all(), key=lambda file: file.bounds["id"])
+    paths = [tmp_path / "table" / file.path for file in files]
+    new = [insert(id=key, a="new") for key in range(9000, 9100)]
+    for path in paths[1:]:
+        path.rename(path.with_suffix(".gone"))
+
+    old = write_log(tmp_path / "old", {210: [update(id=5, a="x"), *new[:50]]})
+    assert flush(spark, table, NARROW, old, 210).offset == 210
+    paths[0].rename(paths[0].with_suffix(".gone"))
+    all_new = write_log(tmp_path / "new", {220: new[50:]})
+    assert flush(spark, table, NARROW, all_new, 220).offset == 220
+
+    for path in paths:
+        path.with_suffix(".gone").rename(path)
+    assert contents(table) == (
+        dict.fromkeys(range(4000), "a") | {5: "x"} | dict.fromkeys(range(9000, 9100), "new")
+    )

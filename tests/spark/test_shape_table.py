@@ -28,7 +28,8 @@ from penstock.lake.delta import shape_table as table_module
 from penstock.lake.delta.shape_table import AppId, ShapeTable
 from penstock.lake.delta.table_properties import properties
 from penstock.lake.errors import ForeignCommit, OffsetRefused, SparkError, StorageFailed, TableConflict
-from penstock.lake.fold.apply import NetChanges, fold, survey_here
+from penstock.lake.fold.apply import NetChanges, fold
+from penstock.lake.fold.survey import survey_here
 from penstock.lake.ports import Position
 from penstock.lake.spark.spark_session import plain_error, shape_session
 from tests.spark.batches import (

@@ -83,10 +83,6 @@ class LakeTable(Protocol):
         """Where it is."""
 
     @property
-    def file_rows(self) -> int:
-        """How many rows one of its files should have at most."""
-
-    @property
     def needs_upkeep(self) -> bool:
         """Whether upkeep is due, by the last look at the table. Costs nothing."""
 
@@ -113,6 +109,12 @@ class LakeTable(Protocol):
 
     def rows_near(self, key: Sequence[str], ranges: KeyRanges) -> int:
         """About how many rows lie in files that may hold one of these keys; of all files without ranges."""
+
+    def file_rows(self, key: Sequence[str]) -> int:
+        """How many rows a file that is written should have at most."""
+
+    def cuts(self, key: Sequence[str]) -> Mapping[str, Sequence[Any]]:
+        """By key column, some of the values at which files begin, in order."""
 
     def lacking(self, columns: Sequence[Column]) -> list[Column]:
         """Those of the columns that it doesn't have. LayoutChanged if it has one with another type."""

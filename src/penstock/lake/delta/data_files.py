@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from penstock.lake.ports import KeyRanges
 
+_MOST_CUTS: Final = 63
 Bounds = tuple[Any, Any]
 
 _LEAST_ROW: Final = 16
@@ -68,6 +69,15 @@ class DataFiles:
     def touched(self, ranges: KeyRanges) -> list[DataFile]:
         """Those that may hold a key within these ranges."""
         return [file for file in self._files.values() if file.may_hold(ranges)]
+
+    def cuts(self) -> dict[str, list[Any]]:
+        """By key column, some of the values at which files begin, in order."""
+        found = {}
+        for name in self.key:
+            lows = sorted({file.bounds[name][0] for file in self._files.values() if name in file.bounds})
+            count = min(len(lows), _MOST_CUTS)
+            found[name] = [lows[place * len(lows) // count] for place in range(count)]
+        return found
 
 
 def data_file(add: Mapping[str, Any], key: Sequence[str]) -> DataFile:

@@ -31,7 +31,7 @@ _AT_ONCE_BYTES: Final = 512 << 20
 def rows_a_file(files: Sequence[DataFile]) -> int:
     """How many rows a file of such a table should have."""
     rows = sum(file.rows or 0 for file in files)
-    size = sum(file.size for file in files)
+    size = sum(file.size for file in files if file.rows)
     fitting = _LARGEST_FILE * rows // size if size and rows else FILE_ROWS
     return max(1, min(max(FILE_ROWS, rows // _MOST_FILES), fitting))
 

@@ -21,7 +21,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 import structlog
@@ -117,11 +117,6 @@ class ShapeTable:
     def path(self) -> str:
         """Where it is."""
         return self._path
-
-    @property
-    def file_rows(self) -> int:
-        """How many rows a file should have at most."""
-        return FILE_ROWS
 
     def exists(self) -> bool:
         """Whether there is a Delta table."""
@@ -230,6 +225,17 @@ class ShapeTable:
     def rows_near(self, key: Sequence[str], ranges: KeyRanges) -> int:
         """About how many rows lie in files that may hold one of these keys; of all files without ranges."""
         return sum(file.most_rows for file in self.files(key).touched(ranges))
+
+    def file_rows(self, key: Sequence[str]) -> int:
+        """How many rows a file that is written should have at most.
+
+        Of wide rows upkeep makes smaller files, which must not grow again until it comes back.
+        """
+        return min(FILE_ROWS, rows_a_file(self.files(key).all()))
+
+    def cuts(self, key: Sequence[str]) -> dict[str, list[Any]]:
+        """By key column, some of the values at which files begin, in order."""
+        return self.files(key).cuts()
 
     def _settle(self, version: int) -> None:
         """See to it that this version stays: whoever made it may have died before its name was on disk."""

@@ -20,8 +20,9 @@ columns that keep the table's value; null if none).
 6. A row for which the shape's `where` isn't true is deleted. It is judged by the net row: a shape with a
    `where` gets no absent columns (REPLICA IDENTITY FULL, or a table without TOAST).
 
-The common batch has no absent column: then the last change a key is all there is to find. `survey` tells, in
-one pass, what a batch needs; the caller persists the changes, which are read twice or more.
+The common batch has no absent column: then the last change a key is all there is to find. So it is of columns
+that no change carries, as after DROP COLUMN. survey.py tells, in one pass, what a batch needs; the caller
+persists the changes, which are read twice or more.
 """
 
 from __future__ import annotations
@@ -32,43 +33,23 @@ from functools import reduce
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import ByteType, DecimalType, IntegerType, LongType, ShortType, StringType
 
 from penstock.decoding.rows import ABSENT, ACTION, OLD_KEY, OP_OFFSET, TX_OFFSET
 from penstock.decoding.rows import Column as TableColumn
 from penstock.lake.fold.inheritance import complete_key_changes
-from penstock.lake.fold.key_ranges import KeyRange, ranges_of
+from penstock.lake.fold.key_ranges import KeyRange
+from penstock.lake.fold.survey import Survey
 from penstock.lake.spark.names import column_of
 from penstock.model.log_offset import LogOffset
 
 DELETE: Final = "delete"
 UPSERT: Final = "upsert"
 
-# Delta keeps statistics of these, and their values pass through Python unharmed (an infinite date doesn't).
-_RANGED: Final = (ByteType, ShortType, IntegerType, LongType, DecimalType, StringType)
 _LAST: Final = "_penstock_last"
-_WHOLE: Final = "_penstock_whole"
 _RESET: Final = "_penstock_reset"
-
-
-@dataclass(frozen=True)
-class Survey:
-    """What one pass over a batch tells."""
-
-    count: int
-    truncated_at: LogOffset | None
-    """The last truncate."""
-    absent: tuple[str, ...]
-    """The columns that a change lacks."""
-    linked: bool
-    """Whether a key change lacks columns."""
-    key_ranges: tuple[KeyRange, ...]
-    """What the keys lie in; one range or more a column."""
-    only_inserts: bool = False
-    """Whether there is nothing but inserts, of rows that had no other key before."""
+_AT: Final = "_penstock_at"
 
 
 @dataclass(frozen=True)
@@ -127,48 +108,6 @@ class NetChanges:
         return F.when(F.array_contains(f"s.{ABSENT}", name), column_of(name, "t")).otherwise(new)
 
 
-def survey(changes: DataFrame, key: Sequence[str]) -> Survey:
-    """Look at a batch. Runs one Spark job."""
-    ranged = [name for name in key if isinstance(changes.schema[name].dataType, _RANGED)]
-    absent = F.col(ABSENT).isNotNull()
-    found = changes.agg(
-        F.count(F.lit(1)),
-        F.max(F.when(F.col(ACTION) == "truncate", _offset())),
-        F.array_sort(F.array_distinct(F.flatten(F.collect_set(ABSENT)))),
-        F.coalesce(F.bool_or(absent & F.col(OLD_KEY).isNotNull()), F.lit(False)),
-        F.coalesce(F.bool_and((F.col(ACTION) == "insert") & F.col(OLD_KEY).isNull()), F.lit(False)),
-        *[bound(column_of(name)) for name in ranged for bound in (F.min, F.max)],
-    ).collect()[0]
-    count, truncate, absences, linked, only_inserts, *bounds = found
-    pairs = zip(ranged, bounds[::2], bounds[1::2], strict=True)
-    return Survey(
-        count,
-        None if truncate is None else LogOffset(*truncate),
-        tuple(absences),
-        linked,
-        tuple(KeyRange(name, low, high) for name, low, high in pairs if low is not None),
-        only_inserts,
-    )
-
-
-def survey_here(changes: pa.Table, key: Sequence[str]) -> Survey:
-    """The same of changes that are in this process: no Spark job."""
-    absent = pc.is_valid(changes[ABSENT])
-    truncates = changes.filter(pc.equal(changes[ACTION], "truncate")).select([TX_OFFSET, OP_OFFSET])
-    last = max((LogOffset(*row.values()) for row in truncates.to_pylist()), default=None)
-    ranged = [name for name in key if _is_ranged(changes.schema.field(name).type)]
-    ranges = [ranges_of(name, sorted(pc.unique(changes[name].drop_null()).to_pylist())) for name in ranged]
-    inserts = pc.and_(pc.equal(changes[ACTION], "insert"), pc.is_null(changes[OLD_KEY]))
-    return Survey(
-        changes.num_rows,
-        last,
-        tuple(sorted(pc.unique(pc.list_flatten(changes[ABSENT])).to_pylist())),
-        pc.any(pc.and_(absent, pc.is_valid(changes[OLD_KEY])), min_count=0).as_py(),
-        tuple(each for column in ranges for each in column),
-        pc.all(inserts, min_count=1).as_py() or False,
-    )
-
-
 def fold(
     changes: DataFrame,
     surveyed: Survey,
@@ -195,7 +134,9 @@ def fold(
     if surveyed.linked:
         rows = complete_key_changes(rows, key, names, before)
     if surveyed.absent:
-        net = _with_missing(_by_column(rows, key, names, surveyed.absent), added)
+        # Key changes have been given columns that no other change carries.
+        groups = [(name,) for name in surveyed.absent] if surveyed.linked else surveyed.together
+        net = _with_missing(_by_column(rows, key, names, surveyed.absent, groups), added)
     else:
         net = _by_row(rows, key, names)
     if where is not None:
@@ -214,11 +155,6 @@ def fold(
     if before is None or all(column.missing is None for column in added):
         return folded
     return _with_untouched(folded, before)
-
-
-def _is_ranged(arrow: pa.DataType) -> bool:
-    kinds = pa.types
-    return bool(kinds.is_integer(arrow) or kinds.is_decimal(arrow) or kinds.is_string(arrow))
 
 
 def _with_missing(net: DataFrame, added: Sequence[TableColumn]) -> DataFrame:
@@ -271,44 +207,60 @@ def _by_row(rows: DataFrame, key: Sequence[str], names: Sequence[str]) -> DataFr
     )
 
 
-def _by_column(rows: DataFrame, key: Sequence[str], names: Sequence[str], absent: Sequence[str]) -> DataFrame:
-    """The same where the columns `absent` may lack: of each the last value since the last insert or delete.
+def _by_column(
+    rows: DataFrame,
+    key: Sequence[str],
+    names: Sequence[str],
+    absent: Sequence[str],
+    groups: Sequence[Sequence[str]],
+) -> DataFrame:
+    """The same where changes may lack the columns `absent`: of each the last value since the last insert or
+    delete.
 
-    Each of these is an aggregate of its own, and costs Spark a multiple of one that every change carries.
+    Each group of columns that come or lack together is an aggregate of its own, and costs Spark a multiple
+    of the rest. Columns of no group are in no change at all, as after DROP COLUMN: they cost nothing.
     """
-    keys = [column_of(name) for name in key]
     values = [name for name in names if name not in key]
-    lacked = [name for name in values if name in absent]
-    carried = [name for name in values if name not in absent]
-    resets = F.when(F.col(ACTION) != "update", _offset())
-    rows = rows.withColumn(_RESET, F.max(resets).over(Window.partitionBy(*keys)))
-    since = rows.where(F.col(_RESET).isNull() | (_offset() >= F.col(_RESET)))
-    last = F.struct(ACTION, *map(column_of, carried))
-    folded = since.groupBy(*keys).agg(
+    last = F.struct(ACTION, *[column_of(name) for name in values if name not in absent])
+    folded = rows.groupBy(*map(column_of, key)).agg(
         F.max_by(last, _offset()).alias(_LAST),
-        F.bool_or(F.col(ACTION) != "update").alias(_WHOLE),
-        *[_last_carried(name).alias(name) for name in lacked],
+        F.max(F.when(F.col(ACTION) != "update", _offset())).alias(_RESET),
+        *[_last_carried(names).alias(_group(place)) for place, names in enumerate(groups)],
     )
+    found = {name: column_of(name, _LAST) for name in values if name not in absent}
+    for place, group in enumerate(groups):
+        is_since = F.col(_RESET).isNull() | (F.col(f"{_group(place)}.{_AT}") >= F.col(_RESET))
+        found |= {name: F.when(is_since, column_of(name, _group(place))) for name in group}
     action = _net_action(F.col(f"{_LAST}.{ACTION}"))
-    kept = F.array_compact(
-        F.array(*[F.when(column_of(name).isNull(), F.lit(name)) for name in lacked]).cast("array<string>")
+    kept = F.concat(
+        _names([name for name in absent if name not in found]),
+        *[
+            F.when(F.col(_group(place)).isNull(), _names(group)).otherwise(_names(()))
+            for place, group in enumerate(groups)
+        ],
     )
-    partial = (action == UPSERT) & ~F.col(_WHOLE) & (F.size(kept) > 0)
+    partial = (action == UPSERT) & F.col(_RESET).isNull() & (F.size(kept) > 0)
     return folded.select(
         action.alias(ACTION),
         F.when(partial, kept).alias(ABSENT),
-        *keys,
-        *[
-            (column_of(name).getField("value") if name in absent else column_of(name, _LAST)).alias(name)
-            for name in values
-        ],
+        *map(column_of, key),
+        *[found.get(name, F.lit(None).cast(rows.schema[name].dataType)).alias(name) for name in values],
     )
 
 
-def _last_carried(name: str) -> Column:
-    """The last value in a struct of its own, so that a null that was carried differs from none."""
-    carried = (F.col(ACTION) != "delete") & ~F.coalesce(F.array_contains(ABSENT, name), F.lit(False))
-    return F.max_by(F.struct(column_of(name).alias("value")), F.when(carried, _offset()))
+def _last_carried(group: Sequence[str]) -> Column:
+    """Their last values with their place, in a struct, so that nulls that were carried differ from none."""
+    lacks = F.coalesce(F.array_contains(ABSENT, group[0]), F.lit(False))
+    carried = F.col(ACTION).isin("insert", "update") & ~lacks
+    return F.max_by(F.struct(_offset().alias(_AT), *map(column_of, group)), F.when(carried, _offset()))
+
+
+def _group(place: int) -> str:
+    return f"_penstock_group_{place}"
+
+
+def _names(names: Sequence[str]) -> Column:
+    return F.array(*map(F.lit, names)).cast("array<string>")
 
 
 def _net_action(last: Column) -> Column:

@@ -26,21 +26,38 @@ class KeyRange(NamedTuple):
 
 def ranges_of(column: str, values: Sequence[Any], most: int = MOST) -> list[KeyRange]:
     """At most so many ranges that hold these values (sorted, distinct), cut where they are farthest apart."""
-    if not values:
+    return few([KeyRange(column, value, value) for value in values], most)
+
+
+def few(ranges: Sequence[KeyRange], most: int = MOST) -> list[KeyRange]:
+    """At most so many that hold all of these, which are a column's; cut where they are farthest apart."""
+    apart = _apart(ranges)
+    if not apart:
         return []
-    distances = _distances(values)
+    distances = _distances(apart)
     widest = sorted(range(len(distances)), key=lambda place: distances[place], reverse=True)
     cuts = sorted(place + 1 for place in widest[: most - 1] if distances[place] > 1)
-    ends = [0, *cuts, len(values)]
-    return [KeyRange(column, values[first], values[last - 1]) for first, last in pairwise(ends)]
+    ends = [0, *cuts, len(apart)]
+    return [apart[first]._replace(high=apart[last - 1].high) for first, last in pairwise(ends)]
 
 
-def _distances(values: Sequence[Any]) -> list[int | Decimal]:
-    if isinstance(values[0], str):
-        numbers = _as_numbers(values)
-        # Texts that begin alike may still have others between them.
-        return [2 + high - low for low, high in pairwise(numbers)]
-    return [high - low for low, high in pairwise(values)]
+def _apart(ranges: Sequence[KeyRange]) -> list[KeyRange]:
+    """The same in order, those that overlap as one."""
+    apart: list[KeyRange] = []
+    for each in sorted(ranges):
+        if apart and each.low <= apart[-1].high:
+            apart[-1] = apart[-1]._replace(high=max(apart[-1].high, each.high))
+        else:
+            apart.append(each)
+    return apart
+
+
+def _distances(apart: Sequence[KeyRange]) -> list[int | Decimal]:
+    ends = [end for each in apart for end in (each.low, each.high)]
+    # Texts that begin alike may still have others between them.
+    least = 2 if isinstance(ends[0], str) else 0
+    numbers = _as_numbers(ends) if least else ends
+    return [least + low - high for high, low in zip(numbers[1:-1:2], numbers[2::2], strict=True)]
 
 
 def _as_numbers(texts: Sequence[str]) -> list[int]:

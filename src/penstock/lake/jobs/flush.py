@@ -20,7 +20,8 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.decoding.rows import Column
-from penstock.lake.fold.apply import Survey, fold, survey, survey_here
+from penstock.lake.fold.apply import fold
+from penstock.lake.fold.survey import Survey, survey, survey_here
 from penstock.lake.jobs.changes import ShapeLayout, behind, changes_frame, decode_here, is_small, local_frame
 from penstock.lake.ports import ChangePart, LakeTable
 from penstock.lake.spark.spark_session import plain_errors
@@ -66,11 +67,11 @@ def flush(
     if not new and not lacking:
         return Flushed(before.offset)
     begun = perf_counter()
-    with plain_errors(table.path), _changes(spark, layout, new) as (changes, surveyed):
+    with plain_errors(table.path), _changes(spark, table, layout, new) as (changes, surveyed):
         decoded = perf_counter()
         net = fold(changes, surveyed, layout.key, layout.stored, table.rows(), layout.where, added=lacking)
         rows = surveyed.count + table.rows_near(layout.key, net.ranges)
-        with with_settings(spark, settings_for(rows, table.file_rows)):
+        with with_settings(spark, settings_for(rows, table.file_rows(layout.key))):
             offset = table.merge(net, up_to if new else None, made_from=before.version)
     return Flushed(offset, surveyed.count, decoded - begun)
 
@@ -87,7 +88,7 @@ def settings_for(rows: int, file_rows: int) -> dict[str, str]:
 
 @contextmanager
 def _changes(
-    spark: SparkSession, layout: ShapeLayout, ranges: Sequence[ChangePart]
+    spark: SparkSession, table: LakeTable, layout: ShapeLayout, ranges: Sequence[ChangePart]
 ) -> Iterator[tuple[DataFrame, Survey]]:
     """The changes and their survey; kept until the end, so that they are decoded just once."""
     if is_small(ranges):
@@ -96,7 +97,7 @@ def _changes(
         return
     changes = changes_frame(spark, layout, ranges).persist()
     try:
-        yield changes, survey(changes, layout.key)
+        yield changes, survey(changes, layout.key, table.cuts(layout.key))
     finally:
         changes.unpersist()
 

@@ -40,7 +40,8 @@ from penstock.postgres.slot.state import translate
 from penstock.postgres.snapshot.content import Content
 
 PART_BYTES: Final = 16 << 20
-"""About the size of a part: it takes a quarter of a second to copy, and a session for it costs some 10 ms."""
+"""About the size of a part, its long values included: it takes a quarter of a second to copy, and a session
+for it costs some 10 ms. No data file holds rows of two parts, so this bounds the files too."""
 CHUNK_BYTES: Final = 2 << 20
 """The least size of a chunk. In chunks of 256 KiB, decoding took half as long again as from 1 MiB on."""
 
@@ -57,7 +58,8 @@ SELECT c.relkind = 'r',
        (c.oid = pg_catalog.to_regclass(pg_catalog.format('%%I.%%I', n.nspname, c.relname))
         AND c.relfilenode = pg_catalog.pg_relation_filenode(c.oid)) IS TRUE,
        pg_catalog.pg_relation_size(c.oid, 'main') / pg_catalog.current_setting('block_size')::int8,
-       pg_catalog.current_setting('block_size')::int8
+       pg_catalog.pg_relation_size(c.oid, 'main')
+           + coalesce(pg_catalog.pg_relation_size(nullif(c.reltoastrelid, 0), 'main'), 0)
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relname = %s
 """
@@ -116,8 +118,8 @@ class ExportedSnapshot:
                 row = await (await self._holder.execute(_LOOK, relation)).fetchone()
             except psycopg.Error as error:
                 raise _meaning(error, str(relation)) from error
-            blocks, block_bytes = _judged(relation, row)
-            parts += _cut(relation, blocks, max(1, part_bytes // block_bytes))
+            blocks, size_bytes = _judged(relation, row)
+            parts += _cut(relation, blocks, -(-size_bytes // part_bytes))
         return parts
 
     async def content(self, relation: Relation) -> Content:
@@ -288,7 +290,7 @@ def _digest(relation: Relation, columns: Sequence[str]) -> Composed:
 
 
 def _judged(relation: Relation, row: tuple[Any, ...] | None) -> tuple[int, int]:
-    """The table's blocks and the size of one, if the snapshot sees the table that is there now.
+    """The table's blocks and its size, TOAST included, if the snapshot sees the table that is there now.
 
     TRUNCATE and a rewrite give a table new files, which are empty for an older snapshot.
     """
@@ -301,8 +303,8 @@ def _judged(relation: Relation, row: tuple[Any, ...] | None) -> tuple[int, int]:
     return row[2], row[3]
 
 
-def _cut(relation: Relation, blocks: int, part_blocks: int) -> list[SnapshotPart]:
-    count = max(1, -(-blocks // part_blocks))
+def _cut(relation: Relation, blocks: int, wanted: int) -> list[SnapshotPart]:
+    count = max(1, min(blocks, wanted))
     starts = [blocks * place // count for place in range(count)]
     return [
         SnapshotPart(relation, first, end) for first, end in zip(starts, [*starts[1:], None], strict=True)

@@ -100,7 +100,7 @@ class Collector:
     transaction that its *table* holds as a whole: the offset was read from the table, of the history that
     the server still has (`registry.decide`), and commit order never changes. That is the only ground for
     skipping. What a former collector saw or logged proves nothing: its log ended with its leadership. When
-    no shape needs a transaction, its relations aren't even looked up.
+    no shape needs a transaction, its relations aren't even looked up, and only what is in doubt follows it.
 
     One collector lives as long as one replication stream and its ChangeLog.
     """
@@ -142,6 +142,8 @@ class Collector:
         self._is_first = True
         """Whether the first check is to come."""
         self._doubts = Doubts(walk.decoder)
+        self._copied: dict[str, int] = {}
+        """Up to where the last copy of a shape goes, if one has begun in this leadership."""
         self._learned: dict[Relation, bool] = {}
         """Partitions that no look has had yet; whether one has lacked it, which may have begun before."""
         self._is_needed = False
@@ -181,6 +183,10 @@ class Collector:
     def followers(self, relation: Relation) -> frozenset[str]:
         """The shapes whose changes are in the log under this relation."""
         return frozenset(self._shapes_of(self._routes.get(relation, ())))
+
+    def copy_begins(self, shape: str, cut_lsn: int) -> None:
+        """A copy has its cut: what commits before it may never come to the log."""
+        self._copied[shape] = cut_lsn - 1
 
     def take(self, frames: Sequence[memoryview], start: int, *, pause: bool = False) -> Collected:
         """Take frames from index `start` on, as many as possible; with `pause`, to the transaction's end."""
@@ -260,7 +266,9 @@ class Collector:
         if not self._doubts.are_about(doubt, content):
             # The next look sees what became of it.
             return []
-        if not self._doubts.are_proved_wrong(doubt, content):
+        copies = [self._copied.get(shape, content.cut_lsn) for shape in self._followers[doubt.table]]
+        copied_lsn = max((copied for copied in copies if copied < content.cut_lsn), default=None)
+        if not self._doubts.are_proved_wrong(doubt, content, copied_lsn):
             return self.give_up(doubt)
         self._doubts.close(doubt)
         # It may have been truncated once more since the look.
@@ -313,6 +321,7 @@ class Collector:
         """Part of the walk: place a change; False if its relation is unknown, and then nothing happens."""
         self._last_op = change.op_offset
         if not self._is_needed:
+            self._doubts.pass_over(self._decoder.relation(change.payload), change.payload)
             return True
         relation = self._relation(change)
         tables = self._routes.get(relation)

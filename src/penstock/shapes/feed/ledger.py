@@ -129,6 +129,7 @@ class Ledger:
     def cut(self, shape: str, cut_lsn: int) -> None:
         """A snapshot has its cut: transactions that commit before it will be in the table."""
         self._held.begin_copy(shape, cut_lsn)
+        self.collector.copy_begins(shape, cut_lsn)
 
     def snapshotted(self, shape: str, cut_lsn: int, now: float) -> bool:
         """The snapshot was read back from the table; returns whether it counts: another may be due."""

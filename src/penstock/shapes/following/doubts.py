@@ -13,6 +13,7 @@ from penstock.shapes.following.streamed_rows import Digest, StreamedRows
 
 MOST_BYTES: Final = 64 << 20
 """What all relations that are followed may take together."""
+_MOST_PASSED: Final = 20_000
 
 
 class Doubts:
@@ -27,6 +28,12 @@ class Doubts:
        the stream has passed the look that brought the doubt, nobody has to ask the server (`is_hopeless`).
     4. All rows together take at most MOST_BYTES. Where there are more, the relation that takes most knows
        less from then on.
+    5. A transaction that every table holds already (a snapshot's cut lies ahead of the stream; a restart)
+       looks up no relation. What it changes of those that are followed is taken like anything else. Any other
+       was not empty where it is followed from later: nothing is known of that one.
+    6. A copy may hold what the stream doesn't tell. So the stream's rows prove nothing about a table that was
+       copied after they were empty: behind the last TRUNCATE, or before a look lacked the new partition. The
+       newest look's position doesn't tell that: it may have read the catalog some time before.
     """
 
     def __init__(self, decoder: Decoder) -> None:
@@ -35,7 +42,10 @@ class Doubts:
         self._streamed: dict[Relation, StreamedRows] = {}
         self._changed: set[Relation] = set()
         """By the open transaction."""
+        self._passed: set[Relation] | None = set()
+        """Those with changes that were passed over; None: it may be any."""
         self._looked_lsn = 0
+        self._looked_before_lsn = 0
         self._kept_bytes = 0
 
     @property
@@ -54,8 +64,12 @@ class Doubts:
         return self._looked_lsn > 0 and not self._open
 
     def follow(self, relation: Relation, lsn: int) -> None:
-        """The relation is empty in the transaction that commits here."""
-        self._streamed.setdefault(relation, StreamedRows(self._decoder, lsn))
+        """The relation is empty in the transaction that commits here, unless changes were passed over."""
+        if relation not in self._streamed:
+            is_known = self._passed is not None and relation not in self._passed
+            self._streamed[relation] = StreamedRows(
+                self._decoder, lsn, emptied_lsn=self._looked_before_lsn, is_known=is_known
+            )
 
     def take(self, relation: Relation, payload: bytes) -> None:
         """A change of any relation."""
@@ -65,6 +79,22 @@ class Doubts:
             rows.take(payload)
             self._kept(rows.kept_bytes - before)
             self._changed.add(relation)
+
+    def pass_over(self, relation: Relation | None, payload: bytes) -> None:
+        """A change that every table holds; None: of which relation can't be read."""
+        if relation in self._streamed:
+            self.take(relation, payload)
+        elif relation is None:
+            self._passed = None
+            for followed, rows in self._streamed.items():
+                self._kept_bytes -= rows.kept_bytes
+                rows.lose()
+                self._kept_bytes += rows.kept_bytes
+                self._changed.add(followed)
+        elif self._passed is not None:
+            self._passed.add(relation)
+            if len(self._passed) > _MOST_PASSED:
+                self._passed = None
 
     def committed(self, commit_lsn: int) -> None:
         """The changes taken last are complete."""
@@ -95,7 +125,7 @@ class Doubts:
         for doubt in self._open.values():
             if doubt.is_new:
                 self.follow(doubt.member.relation, wal_lsn)
-        self._looked_lsn = wal_lsn
+        self._looked_before_lsn, self._looked_lsn = self._looked_lsn, wal_lsn
 
     def are_about(self, doubt: Doubt, content: Content) -> bool:
         """Whether the doubt is still open, and the content that of the table that it is about."""
@@ -103,11 +133,15 @@ class Doubts:
             self._open.get((doubt.table, doubt.member.relation)) == doubt and content.oid == doubt.member.oid
         )
 
-    def are_proved_wrong(self, doubt: Doubt, content: Content) -> bool:
-        """Whether the server has the rows that the stream has."""
+    def are_proved_wrong(self, doubt: Doubt, content: Content, copied_lsn: int | None = None) -> bool:
+        """Whether the server has the rows that the stream has, and so have the tables of all shapes.
+
+        `copied_lsn`: what one of those holds from a copy that began before the content was taken.
+        """
         streamed = self._streamed.get(doubt.member.relation)
-        known = None if streamed is None else streamed.before(content.cut_lsn)
-        return known == Digest(content.rows, content.total)
+        if streamed is None or (copied_lsn is not None and copied_lsn >= streamed.emptied_lsn):
+            return False
+        return streamed.before(content.cut_lsn) == Digest(content.rows, content.total)
 
     def is_hopeless(self, doubt: Doubt) -> bool:
         """Whether nothing that the server has could prove it wrong. Ask when its look was passed."""

@@ -30,22 +30,28 @@ class StreamedRows:
     1. A row's text is what Postgres prints of its columns, in their order, so that the server can hash it
        too (`ExportedSnapshot.content`).
     2. An update or delete names its row by the primary key. One of a row that isn't there, an insert of one
-       that is, a change that can't be read or has no key, more rows than are kept: from there on nothing is
-       known, until a TRUNCATE.
+       that is, a change that can't be read or has no key, more rows than are kept, a change that was missed:
+       from there on nothing is known, until a TRUNCATE.
     3. What it held before a position is told for the newest MOST_COMMITS transactions.
     4. `kept_bytes` is about what this costs. Who has too many of these lets one `shrink`: its rows go, and
        after that half of its transactions each time.
     """
 
-    def __init__(self, decoder: Decoder, since_lsn: int) -> None:
+    def __init__(
+        self, decoder: Decoder, since_lsn: int, *, emptied_lsn: int = 0, is_known: bool = True
+    ) -> None:
+        """`is_known`: whether all of its changes since that moment are to come."""
         self._decoder = decoder
         self.since_lsn = since_lsn
         """Where it was begun."""
-        self._rows: dict[tuple[str | None, ...], _Row] | None = {}
+        self.emptied_lsn = emptied_lsn
+        """It was empty here or later, and has got since what is taken here."""
+        self._was_emptied = False
+        self._rows: dict[tuple[str | None, ...], _Row] | None = {} if is_known else None
         self._bytes = 0
-        self._digest: Digest | None = Digest()
+        self._digest = Digest() if is_known else None
         self._commits: list[int] = []
-        self._digests: list[Digest | None] = [Digest()]
+        self._digests = [self._digest]
         self._from_lsn = 0
 
     def take(self, payload: bytes) -> None:
@@ -57,14 +63,21 @@ class StreamedRows:
             return
         if change.action == "T":
             self._rows, self._bytes, self._digest = {}, 0, Digest()
+            self._was_emptied = True
         elif self._digest is not None:
             self._digest = self._after(self._digest, change)
             self._bytes += len(payload)
             if self._digest is None or (self._rows is not None and len(self._rows) > MOST_ROWS):
                 self._rows = None
 
+    def lose(self) -> None:
+        """A change may have been missed."""
+        self._rows = self._digest = None
+
     def committed(self, commit_lsn: int) -> None:
         """The transaction of the changes taken last is complete."""
+        if self._was_emptied:
+            self.emptied_lsn, self._was_emptied = commit_lsn, False
         self._commits.append(commit_lsn)
         self._digests.append(self._digest)
         if len(self._commits) > MOST_COMMITS:

@@ -64,3 +64,16 @@ def test_without_both_bounds_there_are_none(stats: str | None) -> None:
 @pytest.mark.parametrize(("stats", "rows"), [('{"numRecords": 3}', 3), ("{}", 100), (None, 100)])
 def test_a_file_whose_rows_nobody_counted_may_have_many(stats: str | None, rows: int) -> None:
     assert data_file({"path": "a", "size": 1600, "stats": stats}, KEY).most_rows == rows
+
+
+def test_files_begin_at_few_values() -> None:
+    adds = [add(str(low), {"id": low, "tenant": "a"}, {"id": low + 9}) for low in range(5000, 0, -10)]
+    files = DataFiles(4, [*adds, add("none"), add("same", {"id": 10}, {"id": 70})], KEY)
+
+    cuts = files.cuts()
+
+    assert cuts["tenant"] == [], "it has no highest"
+    assert cuts["id"][0] == 10
+    assert cuts["id"] == sorted(set(cuts["id"]))
+    assert len(cuts["id"]) == 63
+    assert DataFiles(4, adds[:3], KEY).cuts()["id"] == [4980, 4990, 5000]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.lake.fold.key_ranges import ranges_of
+from penstock.lake.fold.key_ranges import KeyRange, few, ranges_of
 
 
 @pytest.mark.parametrize(
@@ -45,3 +45,20 @@ def test_each_value_is_in_one_of_few_ranges(values: set[Any], most: int) -> None
 
     assert len(ranges) <= most
     assert all(sum(each.low <= value <= each.high for each in ranges) == 1 for value in values)
+
+
+@pytest.mark.parametrize(
+    ("parts", "most", "ranges"),
+    [
+        ([], 3, []),
+        ([(1, 2), (8, 9)], 3, [(1, 2), (8, 9)]),
+        ([(8, 9), (1, 2), (3, 4), (90, 95)], 2, [(1, 9), (90, 95)]),
+        ([(1, 50), (2, 3), (40, 60), (90, 90)], 3, [(1, 60), (90, 90)]),
+        ([("m", "n"), ("a", "b"), ("y", "z")], 2, [("a", "b"), ("m", "z")]),
+    ],
+)
+def test_ranges_are_put_together_where_they_are_nearest(
+    parts: list[Any], most: int, ranges: list[Any]
+) -> None:
+    found = few([KeyRange("id", low, high) for low, high in parts], most)
+    assert [(each.low, each.high) for each in found] == ranges

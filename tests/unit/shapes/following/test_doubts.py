@@ -28,6 +28,7 @@ from penstock.shapes.following.streamed_rows import row_hash
 
 TABLES = [Relation("public", f"t{number}") for number in range(20)]
 BUDGET = 20_000
+TRUNCATE = b'{"action":"T","schema":"public","table":"t"}'
 
 
 def insert(key: int, size: int = 100) -> bytes:
@@ -89,6 +90,60 @@ def test_the_largest_knows_less_and_the_others_all(monkeypatch: pytest.MonkeyPat
     doubts.committed(300)
     assert doubts.is_hopeless(doubt_of(large)), "which row that was nobody knows"
     assert doubts.is_hopeless(doubt_of(TABLES[2])), "not followed"
+
+
+def test_what_is_passed_over_is_taken_where_it_is_followed_and_missed_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(doubts_module, "_MOST_PASSED", 1)
+    followed, missed, other, another = TABLES[:4]
+    doubts = Doubts(Wal2Json())
+    doubts.follow(followed, 1)
+    doubts.pass_over(followed, insert(1))
+    doubts.pass_over(missed, insert(1))
+    doubts.committed(100)
+    for table in (missed, other):
+        doubts.follow(table, 150)
+        doubts.take(table, insert(2))
+    doubts.committed(200)
+    assert doubts.are_proved_wrong(doubt_of(followed), content(1, cut=201))
+    assert doubts.is_hopeless(doubt_of(missed)), "it wasn't empty at 150"
+    assert doubts.are_proved_wrong(doubt_of(other), content(2, cut=201))
+
+    doubts.pass_over(TABLES[5], insert(1))
+    doubts.follow(another, 250)
+    assert doubts.is_hopeless(doubt_of(another)), "nobody knows all that was missed"
+    doubts.take(another, TRUNCATE)
+    doubts.committed(300)
+    assert doubts.are_proved_wrong(doubt_of(another), content(cut=301))
+
+
+def test_what_can_not_be_read_may_be_of_any_relation() -> None:
+    followed, later = TABLES[:2]
+    doubts = Doubts(Wal2Json())
+    doubts.follow(followed, 1)
+    doubts.take(followed, insert(1))
+    doubts.committed(100)
+    doubts.pass_over(None, b"what is this")
+    doubts.committed(200)
+    doubts.follow(later, 250)
+    assert doubts.are_proved_wrong(doubt_of(followed), content(1, cut=150))
+    assert doubts.is_hopeless(doubt_of(followed))
+    assert doubts.is_hopeless(doubt_of(later))
+
+
+@pytest.mark.parametrize(("copied", "proved"), [(None, True), (99, True), (100, False), (150, False)])
+def test_a_copy_may_hold_rows_that_the_stream_does_not_tell(copied: int | None, proved: bool) -> None:
+    """Until the next TRUNCATE, which empties all tables alike."""
+    table = TABLES[0]
+    doubts = Doubts(Wal2Json())
+    doubts.follow(table, 100)
+    doubts.take(table, TRUNCATE)
+    doubts.committed(100)
+    assert doubts.are_proved_wrong(doubt_of(table), content(cut=300), copied) is proved
+    doubts.take(table, TRUNCATE)
+    doubts.committed(400)
+    assert doubts.are_proved_wrong(doubt_of(table), content(cut=401), copied)
 
 
 async def test_what_can_not_be_proved_needs_no_scan(monkeypatch: pytest.MonkeyPatch) -> None:
