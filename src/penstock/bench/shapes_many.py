@@ -42,7 +42,7 @@ class Phase(NamedTuple):
     cpu_s_a_flush: float
 
 
-def many(postgres: PrivatePostgres, directory: Path, *, shapes: int, seconds: int = 180) -> list[Row]:
+def many(postgres: PrivatePostgres, directory: Path, *, shapes: int, seconds: int) -> list[Row]:
     """A row a second into each of many shapes; then the same while one of them is parked.
 
     Each time rows flow for a third of the time before they count, and then every row is waited for.
