@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from penstock import exit_codes
+from penstock.bench.parts import PARTS, Sizes, parse_parts, wrong_size
 from penstock.errors import PenstockError
 from penstock.settings.errors import SettingsError
 from penstock.settings.loading import load_capture_settings, load_shapes_settings
@@ -116,14 +117,29 @@ def _parser() -> argparse.ArgumentParser:
     bench_capture.add_argument("--markdown", type=Path, help="also write the table to this file")
     bench_capture.add_argument("--plot", type=Path, help="write memory during the outage to this SVG file")
     bench_capture.set_defaults(run=_bench_capture)
-    bench_shapes = benches.add_parser("shapes", help="flushes, snapshots and latency of shapes")
-    bench_shapes.add_argument("--changes", type=int, default=300_000, help="size of the backlog")
-    bench_shapes.add_argument("--rows", type=int, default=1_000_000, help="size of the table")
-    bench_shapes.add_argument("--rounds", type=int, default=3, help="how often each pair is measured")
-    bench_shapes.add_argument("--commits", type=int, default=20, help="one-row transactions to time")
-    bench_shapes.add_argument(
-        "--shapes", type=int, default=100, help="how many get a row a second each; 0 leaves it out"
+    bench_shapes = benches.add_parser(
+        "shapes",
+        help="flushes, snapshots and latency of shapes",
+        description="Measure shapes, print a table; exit 1 if a target of it was missed.",
+        epilog="\n".join(["parts:", *(f"  {part:<10} {what}" for part, what in PARTS.items())]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    bench_shapes.add_argument(
+        "--only",
+        type=_bench_parts,
+        default=tuple(PARTS),
+        metavar="PART,…",
+        help="measure these parts alone (all that are named below)",
+    )
+    for name, default, what in (
+        ("changes", 300_000, "size of the backlog"),
+        ("rows", 1_000_000, "size of the table, in `snapshot`, `age`, `verify` and `service`"),
+        ("rounds", 3, "how often each pair is measured, after one that doesn't count"),
+        ("commits", 10, "one-row transactions to time, in `service`"),
+        ("shapes", 100, "how many get a row a second each, in `many`; 0 leaves it out"),
+        ("seconds", 180, "for how long they do, and once more beside a parked one"),
+    ):
+        bench_shapes.add_argument(f"--{name}", type=int, default=default, help=f"{what} ({default:,})")
     bench_shapes.add_argument("--markdown", type=Path, help="also write the table to this file")
     bench_shapes.set_defaults(run=_bench_shapes)
     return parser
@@ -219,17 +235,20 @@ def _bench_capture(arguments: argparse.Namespace) -> int:
 
 
 def _bench_shapes(arguments: argparse.Namespace) -> int:
+    sizes = Sizes(*(getattr(arguments, name) for name in Sizes._fields))
+    if (wrong := wrong_size(sizes)) is not None:
+        raise PenstockError(wrong)
     _need_spark()
     from penstock.bench.shapes_app import bench_shapes
 
-    return bench_shapes(
-        changes=arguments.changes,
-        rows=arguments.rows,
-        rounds=arguments.rounds,
-        commits=arguments.commits,
-        shapes=arguments.shapes,
-        markdown=arguments.markdown,
-    )
+    return bench_shapes(sizes, arguments.only, arguments.markdown)
+
+
+def _bench_parts(text: str) -> tuple[str, ...]:
+    try:
+        return parse_parts(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _demo_seconds(text: str) -> int:

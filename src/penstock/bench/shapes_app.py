@@ -4,50 +4,110 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable, Collection, Mapping
+from contextlib import closing
 from pathlib import Path
+from typing import Final
 
 from penstock.bench import shapes_measures as measures
 from penstock.bench.collector_speed import collector_speed
+from penstock.bench.parts import Sizes
 from penstock.bench.shapes_age import aging
-from penstock.bench.shapes_backlog import create_orders
+from penstock.bench.shapes_backlog import create_orders, insert_orders
 from penstock.bench.shapes_many import many
+from penstock.bench.shapes_verify import verify
+from penstock.bench.shapes_wide import wide
 from penstock.bench.spark_jobs import SparkBench
-from penstock.bench.table import Row, print_table, say, write_markdown
+from penstock.bench.table import Row, print_table, say, verdict, write_markdown
+from penstock.errors import PenstockError
 from penstock.local.postgres import PrivatePostgres
 
+Measure = Callable[[], list[Row]]
 
-def bench_shapes(
-    *, changes: int, rows: int, rounds: int, commits: int, shapes: int, markdown: Path | None
-) -> int:
-    """Run every measurement; returns 0 if all targets were reached, 1 otherwise."""
-    found: list[Row] = collector_speed()
+_ON_SPARK: Final = ("backlog", "snapshot", "age", "verify", "wide")
+_OF_ORDERS: Final = ("snapshot", "verify", "service")
+
+
+def bench_shapes(sizes: Sizes, parts: Collection[str], markdown: Path | None) -> int:
+    """Measure these parts; returns 0 if all their targets were reached, 1 otherwise.
+
+    A part that fails is a target that was missed, and the others are measured all the same.
+    """
+    found: list[Row] = []
+    try:
+        _measure(sizes, parts, found)
+    finally:
+        print_table(found)
+        print(verdict(found))
+        if markdown is not None:
+            write_markdown(markdown, found)
+    return 0 if all(row.reached is not False for row in found) else 1
+
+
+def _measure(sizes: Sizes, parts: Collection[str], found: list[Row]) -> None:
+    _run({"collector": collector_speed}, parts, found)
+    if set(parts) <= {"collector"}:
+        return
     with PrivatePostgres() as postgres, tempfile.TemporaryDirectory(prefix="penstock-bench-") as name:
         directory = Path(name)
-        say(f"a table of {rows} rows")
-        database = create_orders(postgres, rows)
+        database = create_orders(postgres)
+        if set(parts) & set(_OF_ORDERS):
+            say(f"a table of {sizes.rows:,} rows")
+            insert_orders(postgres, database, sizes.rows)
         # Spark's tasks find the server by the environment in which Spark was started.
         os.environ.update(postgres.env(database))
-        spark = SparkBench(directory)
-        try:
-            found += measures.backlog(postgres, spark, directory, changes=changes, rounds=rounds)
-            found += measures.snapshot(postgres, spark, database, rows=rows, rounds=rounds)
-            found += aging(spark, measures.LAYOUT, rows=rows, rounds=2 * rounds + 1)
-            print_table(found)
-        finally:
-            spark.close()
-        for few, limit_s in ((1, 3.0), (10, 8.0)):
-            found += measures.latency(
+        if set(parts) & set(_ON_SPARK):
+            with closing(SparkBench(directory)) as spark:
+                _run(_on_spark(sizes, postgres, spark, database, directory), parts, found)
+        _run(_of_the_service(sizes, postgres, database, directory), parts, found)
+
+
+def _on_spark(
+    sizes: Sizes, postgres: PrivatePostgres, spark: SparkBench, database: str, directory: Path
+) -> dict[str, Measure]:
+    rows, rounds = sizes.rows, sizes.rounds
+    return {
+        "backlog": lambda: measures.backlog(postgres, spark, directory, changes=sizes.changes, rounds=rounds),
+        "snapshot": lambda: measures.snapshot(postgres, spark, database, rows=rows, rounds=rounds),
+        "age": lambda: aging(spark, measures.LAYOUT, rows=rows, rounds=2 * rounds + 1),
+        "verify": lambda: verify(postgres, spark, database, directory / "verify", rows=rows, rounds=rounds),
+        "wide": lambda: wide(spark, rounds=rounds),
+    }
+
+
+def _of_the_service(
+    sizes: Sizes, postgres: PrivatePostgres, database: str, directory: Path
+) -> dict[str, Measure]:
+    def service() -> list[Row]:
+        return [
+            row
+            for few, limit_s in ((1, 3.0), (10, 8.0))
+            for row in measures.latency(
                 postgres,
                 database,
                 directory / f"latency-{few}",
-                rows=rows,
+                rows=sizes.rows,
                 shapes=few,
-                commits=commits,
+                commits=sizes.commits,
                 limit_s=limit_s,
             )
-        if shapes:
-            found += many(postgres, directory / "many", shapes=shapes)
-    print_table(found)
-    if markdown is not None:
-        write_markdown(markdown, found)
-    return 0 if all(row.reached is not False for row in found) else 1
+        ]
+
+    found: dict[str, Measure] = {"service": service}
+    if sizes.shapes:
+        found["many"] = lambda: many(postgres, directory / "many", shapes=sizes.shapes, seconds=sizes.seconds)
+    return found
+
+
+def _run(measured: Mapping[str, Measure], parts: Collection[str], found: list[Row]) -> None:
+    for part, measure in measured.items():
+        if part in parts:
+            say(f"{part} begins")
+            try:
+                rows = measure()
+            except PenstockError as error:
+                say(f"{part} failed: {error}")
+                rows = [Row(part, f"failed: {str(error).splitlines()[0]}", "", False)]
+            for row in rows:
+                say(f"{row.what}: {row.value}")
+            found += rows

@@ -53,13 +53,16 @@ class Backlog(NamedTuple):
     changes: int
 
 
-def create_orders(postgres: PrivatePostgres, rows: int = 0) -> str:
-    """A database with the orders table; returns its name."""
+def create_orders(postgres: PrivatePostgres) -> str:
+    """A database with an empty table of orders; returns its name."""
     database = postgres.create_database()
     postgres.psql(_TABLE, database)
-    if rows:
-        postgres.psql(_INSERT.format(first=1, last=rows), database)
     return database
+
+
+def insert_orders(postgres: PrivatePostgres, database: str, rows: int) -> None:
+    """So many orders, with ids from 1 on."""
+    postgres.psql(_INSERT.format(first=1, last=rows), database)
 
 
 def write_backlog(postgres: PrivatePostgres, directory: Path, changes: int, keys: int) -> Backlog:

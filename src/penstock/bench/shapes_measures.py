@@ -12,7 +12,7 @@ from typing import Final
 import psycopg
 
 from penstock.bench.shapes_backlog import COLUMNS, KEY, ORDERS, write_backlog
-from penstock.bench.shapes_run import ShapesRun
+from penstock.bench.shapes_run import ShapesRun, write_shapes_file
 from penstock.bench.spark_jobs import SparkBench
 from penstock.bench.table import Row, say
 from penstock.lake.jobs.changes import ShapeLayout
@@ -103,8 +103,7 @@ def latency(
     directory.mkdir()
     file = directory / f"shapes{shapes}.toml"
     names = [f"orders_{number}" for number in range(shapes)]
-    tables = "\n".join(f'[[shape]]\nname = "{name}"\ntable = "{ORDERS}"' for name in names)
-    file.write_text(f'storage = "./lake"\n{tables}\n')
+    write_shapes_file(file, dict.fromkeys(names, str(ORDERS)))
     with (
         ShapesRun(postgres, database, file) as run,
         psycopg.connect(postgres.conninfo(database), autocommit=True) as session,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -23,23 +23,30 @@ _COUNTING: Final = (
 )
 
 
+def write_shapes_file(path: Path, tables: Mapping[str, str]) -> None:
+    """A file of shapes, by their names, of all columns and rows of these tables; `lake` is beside it."""
+    shapes = (f'[[shape]]\nname = "{name}"\ntable = "{table}"\n' for name, table in tables.items())
+    path.write_text('storage = "./lake"\n' + "".join(shapes))
+
+
 class ShapesRun(PenstockProcess):
     """Starts shapes on a file, and measures the processes and the tables from outside."""
 
-    def __init__(self, postgres: PrivatePostgres, database: str, file: Path) -> None:
+    def __init__(
+        self, postgres: PrivatePostgres, database: str, file: Path, *, counts_bytes: bool = True
+    ) -> None:
+        """`counts_bytes`: for `bytes_read`, which has a price."""
         self._lake = file.parent / "lake"
         self._task_log = file.parent / "spark-events"
-        self._task_log.mkdir()
+        self.slot = f"{database}_{file.stem}"
         arguments = ["shapes", "--config", str(file), "--master", "local[2]"]
-        for setting in (*_COUNTING, f"spark.eventLog.dir={self._task_log.as_uri()}"):
-            arguments += ["--conf", setting]
+        if counts_bytes:
+            self._task_log.mkdir()
+            for setting in (*_COUNTING, f"spark.eventLog.dir={self._task_log.as_uri()}"):
+                arguments += ["--conf", setting]
         super().__init__(
             arguments,
-            {
-                **postgres.env(database),
-                "LOG_MIN_FREE_BYTES": "0",
-                "REPLICATION_SLOT": f"{database}_{file.stem}",
-            },
+            {**postgres.env(database), "LOG_MIN_FREE_BYTES": "0", "REPLICATION_SLOT": self.slot},
         )
 
     def close(self) -> None:

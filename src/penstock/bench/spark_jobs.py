@@ -14,15 +14,20 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructField, StructType
 
 from penstock.bench.spark_age import AgingTable
+from penstock.bench.spark_table import APP
+from penstock.bench.spark_wide import WideTable
 from penstock.changelog.index import SegmentRange
 from penstock.changelog.segment_reader import read_segment
 from penstock.decoding.rows import Column as TableColumn
-from penstock.lake.delta.shape_table import AppId, ShapeTable
+from penstock.lake.delta.shape_table import ShapeTable
 from penstock.lake.jobs.changes import ShapeLayout, share_out
 from penstock.lake.jobs.flush import Flushed, flush
+from penstock.lake.jobs.shape_jobs import SparkJobs
 from penstock.lake.jobs.snapshot_source import snapshot_rows
 from penstock.lake.spark.spark_session import open_session, shape_session, stop_session
+from penstock.model.shape import ShapesFile
 from penstock.postgres.snapshot.export import SnapshotPart
+from penstock.postgres.timeline import ServerIdentity
 
 _FRAME: Final = (
     "action string, columns array<struct<name:string,value:string>>,"
@@ -94,15 +99,30 @@ class SparkBench:
 
     def aging_table(self, layout: ShapeLayout, rows: int) -> AgingTable:
         """A table of orders that can be made old."""
+        return AgingTable(self._spark, self._new_directory("aging"), layout, rows)
+
+    def wide_table(self) -> WideTable:
+        """A table with many columns."""
+        return WideTable(self._spark, self._new_directory("wide"))
+
+    def shape_jobs(self, file: ShapesFile, identity: ServerIdentity) -> SparkJobs:
+        """What the service does with a file's tables, on this Spark."""
+        return SparkJobs(self._spark, file, identity)
+
+    def verify_jobs(self, file: ShapesFile, identity: ServerIdentity) -> VerifyJobs:
+        """What `penstock verify` does with a file's tables, on this Spark."""
+        return VerifyJobs(self._spark, file, identity.system_id, identity.timeline)
+
+    def _new_directory(self, kind: str) -> Path:
         self._tables += 1
-        directory = self._directory / f"aging-{self._tables}"
+        directory = self._directory / f"{kind}-{self._tables}"
         directory.mkdir()
-        return AgingTable(self._spark, directory, layout, rows)
+        return directory
 
     def _new_table(self) -> ShapeTable:
         self._tables += 1
         path = str(self._directory / f"table-{self._tables}")
-        return ShapeTable(shape_session(self._spark), path, AppId("1", "bench", 1))
+        return ShapeTable(shape_session(self._spark), path, APP)
 
 
 def _schema(columns: Sequence[TableColumn]) -> StructType:
