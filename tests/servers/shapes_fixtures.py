@@ -151,7 +151,8 @@ def serve(new_app: NewApp) -> Serve:
     def run(
         site: ShapesSite, story: Callable[[], None], *, resnapshot: Set[str] = frozenset(), **over: str
     ) -> None:
-        app = new_app(site, over, once=False, resnapshot=resnapshot)
+        # Whoever tells the story takes time from the loop that it is told about.
+        app = new_app(site, {"LEADER_TIMEOUT_S": "60", **over}, once=False, resnapshot=resnapshot)
         asyncio.run(live(app, story))
 
     return run

@@ -146,7 +146,6 @@ def test_a_shape_that_waits_or_hangs_costs_the_others_nothing(
             assert_upkeep_takes_no_place_of_a_flush(site, upkeeps)
 
         serve(site, story, LOG_MAX_BYTES=str(MIB), STALL_S="0.3", FLUSH_MAX_PARALLEL="2")
-    assert len([line for line in said if line["event"] == "streaming"]) == 1
 
 
 def assert_a_snapshot_waits_alone(site: ShapesSite, said: Said) -> None:
