@@ -18,6 +18,7 @@ from penstock.bench.shapes_backlog import ORDERS
 from penstock.bench.shapes_run import ShapesRun, write_shapes_file
 from penstock.bench.spark_jobs import SparkBench
 from penstock.bench.table import Row, say, seconds_of
+from penstock.decoding.plugins import decoder_for
 from penstock.errors import PenstockError
 from penstock.local.penstock_process import PenstockProcess, ProcessFailed
 from penstock.local.postgres import PrivatePostgres
@@ -124,7 +125,7 @@ async def _snapshot(spark: SparkBench, file: ShapesFile, storage: Path) -> float
     shape, facts = file.shapes[0], await _facts(parameters, file)
     jobs = spark.shape_jobs(ShapesFile(file.path, str(storage), (shape,)), ServerIdentity("1", 1, {}))
     started = time.perf_counter()
-    async with export_snapshot(parameters) as exported:
+    async with export_snapshot(parameters, plugin="wal2json") as exported:
         parts = await exported.parts([leaf.relation for leaf in facts.leaves])
         await asyncio.to_thread(jobs.snapshot, shape, facts, parts, exported.name, exported.cut_lsn - 1)
     return time.perf_counter() - started
@@ -139,7 +140,7 @@ async def _verify(spark: SparkBench, file: ShapesFile, slot: str) -> Verified:
     parameters = _parameters()
     threads = JobThreads(1)
     session = await connect(parameters)
-    catalog = ShapeCatalog(lambda: connect(parameters))
+    catalog = ShapeCatalog(lambda: connect(parameters), decoder_for("wal2json"))
     try:
         started = time.perf_counter()
         check = ShapeCheck(file.shapes[0], await _facts(parameters, file))
@@ -193,7 +194,7 @@ def spark_start(steps: list[dict[str, Any]]) -> float:
 
 
 async def _facts(parameters: dict[str, Any], file: ShapesFile) -> TableFacts:
-    catalog, table = ShapeCatalog(lambda: connect(parameters)), file.shapes[0].table
+    catalog, table = ShapeCatalog(lambda: connect(parameters), decoder_for("wal2json")), file.shapes[0].table
     try:
         return (await catalog.facts([table]))[table]
     finally:

@@ -22,9 +22,10 @@ from penstock.decoding.rows import Column as TableColumn
 from penstock.lake.delta.shape_table import ShapeTable
 from penstock.lake.jobs.changes import ShapeLayout, share_out
 from penstock.lake.jobs.flush import Flushed, flush
-from penstock.lake.jobs.shape_jobs import SparkJobs
 from penstock.lake.jobs.snapshot_source import snapshot_rows
+from penstock.lake.ports import ShapeJobs, VerifyJobs
 from penstock.lake.spark.spark_session import open_session, shape_session, stop_session
+from penstock.lake.storages.opening import Source, open_jobs, open_verify_jobs
 from penstock.model.shape import ShapesFile
 from penstock.postgres.snapshot.export import SnapshotPart
 from penstock.postgres.timeline import ServerIdentity
@@ -105,13 +106,13 @@ class SparkBench:
         """A table with many columns."""
         return WideTable(self._spark, self._new_directory("wide"))
 
-    def shape_jobs(self, file: ShapesFile, identity: ServerIdentity) -> SparkJobs:
+    def shape_jobs(self, file: ShapesFile, identity: ServerIdentity) -> ShapeJobs:
         """What the service does with a file's tables, on this Spark."""
-        return SparkJobs(self._spark, file, identity)
+        return open_jobs(self._spark, file, _source(identity))
 
     def verify_jobs(self, file: ShapesFile, identity: ServerIdentity) -> VerifyJobs:
         """What `penstock verify` does with a file's tables, on this Spark."""
-        return VerifyJobs(self._spark, file, identity.system_id, identity.timeline)
+        return open_verify_jobs(self._spark, file, _source(identity))
 
     def _new_directory(self, kind: str) -> Path:
         self._tables += 1
@@ -148,3 +149,7 @@ def _typed(column: TableColumn) -> Column:
     cells = F.coalesce("frame.columns", "frame.identity")
     mine = F.filter(cells, lambda cell: cell.getField("name") == column.name)
     return F.get(mine, F.lit(0)).getField("value").cast(column.lake.spark).alias(column.name)
+
+
+def _source(identity: ServerIdentity) -> Source:
+    return Source(identity.system_id, identity.timeline, "wal2json")
