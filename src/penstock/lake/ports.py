@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 from penstock.model.log_offset import LogOffset
 from penstock.model.shape import Shape
+from penstock.postgres.catalog.partition_bounds import Bounds
 from penstock.postgres.catalog.table_facts import ColumnFacts, TableFacts
 from penstock.postgres.snapshot.export import SnapshotPart
 
@@ -86,6 +87,13 @@ class ShapeJobs(Protocol):
         self, shape: Shape, facts: TableFacts, parts: Sequence[SnapshotPart], snapshot: str, tx_offset: int
     ) -> JobDone:
         """Replace the table by the rows that an exported snapshot sees, in one commit."""
+
+    def delete_within(self, shape: Shape, facts: TableFacts, bounds: Bounds, tx_offset: int) -> int:
+        """Delete the rows that satisfy these, in one commit that leaves the table's offset; how many.
+
+        No commit if there are none. TableConflict if the table is not at `tx_offset`, ForeignCommit if others
+        may have changed its rows.
+        """
 
     def may_widen(self, shape: Shape) -> bool:
         """Whether columns of the shape's table can get more digits in place."""

@@ -287,6 +287,7 @@ class ShapesLeadership:
         try:
             async with asyncio.timeout(self._settings.leader.shutdown_drain_s):
                 await pipeline.flush_everything()
+                await pipeline.watch.last_look()
                 await pipeline.confirmed.catch_up()
         except TimeoutError:
             _log.warning("drain_incomplete", behind=pipeline.ledger.tracker.behind_count)

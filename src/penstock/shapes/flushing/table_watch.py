@@ -10,13 +10,14 @@ from typing import Any, Final
 
 import structlog
 
-from penstock.errors import PenstockError
+from penstock.errors import ConnectionFailed, PenstockError
 from penstock.model.shape import Shape
 from penstock.model.snapshot_again import SnapshotAgain
 from penstock.postgres.catalog.table_catalog import ShapeCatalog
 from penstock.postgres.catalog.table_tree import Tree
 from penstock.postgres.snapshot.export import SnapshotStale, export_snapshot
 from penstock.shapes.feed.ledger import Ledger
+from penstock.shapes.flushing.removals import Removals
 from penstock.shapes.flushing.work import Work
 from penstock.shapes.following.rewrites import Doubt
 
@@ -39,6 +40,7 @@ class TableWatch:
         catalog: ShapeCatalog,
         ledger: Ledger,
         work: Work,
+        removals: Removals,
         snapshot_again: Callable[[Sequence[SnapshotAgain]], Awaitable[None]],
         parameters: dict[str, Any],
     ) -> None:
@@ -47,9 +49,11 @@ class TableWatch:
         self._catalog = catalog
         self._ledger = ledger
         self._work = work
+        self._removals = removals
         self._snapshot_again = snapshot_again
         self._parameters = parameters
         self._settling: asyncio.Task[None] | None = None
+        self._removing: asyncio.Task[None] | None = None
         self._failures = 0
         self._following: set[str] = set()
         self._said: dict[str, str] = {}
@@ -60,8 +64,9 @@ class TableWatch:
         """Look until cancelled."""
         async with asyncio.TaskGroup() as group:
             while True:
-                trees, lsn = await self._catalog.look({shape.table for shape in self._shapes})
-                await self._snapshot_again(self._ledger.collector.check(trees, lsn))
+                trees = await self._look()
+                if self._ledger.collector.departures and (self._removing is None or self._removing.done()):
+                    self._removing = group.create_task(self._removals.advance(), name="remove partitions")
                 if self._ledger.collector.doubts and (self._settling is None or self._settling.done()):
                     self._settling = group.create_task(self._settle(), name="settle doubts")
                 for shape in self._altered(trees):
@@ -69,6 +74,17 @@ class TableWatch:
                     group.create_task(self._follow(shape), name=f"follow {shape}")
                 self.looks += 1
                 await asyncio.sleep(_LOOK_EVERY_S)
+
+    async def _look(self) -> Sequence[Tree]:
+        trees, lsn, before = await self._catalog.look({shape.table for shape in self._shapes})
+        await self._snapshot_again(self._ledger.collector.check(trees, lsn, before))
+        await self._removals.note_looks()
+        return trees
+
+    async def last_look(self) -> None:
+        """All was flushed, and the end is near: whoever comes next should know that nothing was missed."""
+        with suppress(ConnectionFailed):
+            await self._look()
 
     def _altered(self, trees: Sequence[Tree]) -> list[str]:
         now = {tree.table.relation: tree for tree in trees}

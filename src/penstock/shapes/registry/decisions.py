@@ -98,6 +98,9 @@ def decide(
     entries = {
         shape.name: _entry(shape, action, registry) for shape, action in zip(shapes, actions, strict=True)
     }
+    if limit is not None:
+        # Other changes than those of before may lie at the same positions.
+        entries = {name: entry._replace(looked_lsn=None) for name, entry in entries.items()}
     return Decision(actions, Registry(server.system_id, server.timeline, server.slot, ceiling, entries))
 
 

@@ -20,6 +20,7 @@ from penstock.errors import PenstockError
 from penstock.model.lsn import format_lsn, parse_lsn
 from penstock.model.snapshot_again import SnapshotAgain
 from penstock.postgres.catalog.table_facts import TableFacts
+from penstock.postgres.catalog.table_tree import Tree
 
 VERSION: Final = 1
 WRITE_INTERVAL_S: Final = 1.0
@@ -55,10 +56,16 @@ class ShapeEntry(NamedTuple):
     """What its table was seen to hold when the ceiling was last raised; None if that was not since."""
     copy: Copy | None = None
     """The snapshot that was about to be copied, if nothing has spoken against it since."""
+    looked_lsn: int | None = None
+    """Up to here, at least, its Postgres table had the partitions that `facts` has."""
+
+    def is_seen_as(self, tree: Tree) -> bool:
+        """Whether its Postgres table is known as this one."""
+        return self.awaits_snapshot is None and self.facts is not None and self.facts.tree == tree
 
     def has_only_moved_since(self, before: ShapeEntry) -> bool:
         """Whether the table is still the one that it was, altered by nobody, however far it has come."""
-        return self == before._replace(offset=self.offset)
+        return self == before._replace(offset=self.offset, looked_lsn=self.looked_lsn)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +117,11 @@ class Registry:
     def altered(self, shape: str, facts: TableFacts) -> Registry:
         """The shape's table has followed what was done to the Postgres table."""
         return self._with_entry(shape, self.shapes[shape]._replace(facts=facts))
+
+    def looked(self, lsns: Mapping[str, int]) -> Registry:
+        """A look has found the shapes' Postgres tables as they are known; the WAL was here before it."""
+        shapes = {name: self.shapes[name]._replace(looked_lsn=lsn) for name, lsn in lsns.items()}
+        return replace(self, shapes={**self.shapes, **shapes})
 
     def _with_entry(self, shape: str, entry: ShapeEntry) -> Registry:
         return replace(self, shapes={**self.shapes, shape: entry})
@@ -226,6 +238,7 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     facts: TableFacts | None
     offset: str | None = None
     copy: _Copy | None = None
+    looked_lsn: str | None = None
 
 
 class _Versioned(msgspec.Struct, frozen=True):
@@ -241,6 +254,7 @@ def encode(registry: Registry) -> bytes:
             entry.facts,
             None if entry.offset is None else format_lsn(entry.offset),
             None if entry.copy is None else _Copy(format_lsn(entry.copy.cut_lsn), entry.copy.facts),
+            None if entry.looked_lsn is None else format_lsn(entry.looked_lsn),
         )
         for name, entry in sorted(registry.shapes.items())
     }
@@ -263,6 +277,7 @@ def decode(content: bytes, path: str) -> Registry:
                 entry.facts,
                 None if entry.offset is None else parse_lsn(entry.offset),
                 None if entry.copy is None else Copy(parse_lsn(entry.copy.cut_lsn), entry.copy.facts),
+                None if entry.looked_lsn is None else parse_lsn(entry.looked_lsn),
             )
             for name, entry in file.shapes.items()
         }
