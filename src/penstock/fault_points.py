@@ -20,6 +20,8 @@ SNAPSHOT_COPYING: Final = "snapshot.copying"
 """A snapshot has its cut, and its rows are on their way."""
 SNAPSHOT_COMMITTED: Final = "snapshot.committed"
 """A snapshot is in the shape's table, and the registry still awaits it."""
+PARTITION_REMOVED: Final = "partition.removed"
+"""The rows of a partition that is gone are deleted from a shape's table, and nobody has been told."""
 REGISTRY_WRITTEN: Final = "registry.written"
 """The registry is on disk, and what it allows has not been done."""
 

@@ -17,6 +17,7 @@ from penstock.decoding.rows import Column
 from penstock.errors import ConnectionFailed
 from penstock.local.postgres import PrivatePostgres
 from penstock.model.relation import Relation
+from penstock.postgres.catalog.partition_bounds import DEFAULT, End, RangeBound, bounds_of
 from penstock.postgres.catalog.table_catalog import ShapeCatalog
 from penstock.postgres.catalog.table_facts import IndexFacts, LeafFacts, TableFacts, to_columns
 from penstock.postgres.catalog.table_tree import Found, Member, Tree
@@ -91,6 +92,65 @@ class TestTrees:
         assert sorted(names) == public("june", "june_0", "june_1", "may")
         assert not any(each.attached for each in (trees[EVENTS].table, *trees[EVENTS].partitions))
         assert await catalog.trees([]) == []
+
+    async def test_how_it_is_split_and_the_bounds(self, sql: Sql, catalog: ShapeCatalog) -> None:
+        sql(PARTITIONS, "CREATE TABLE rest PARTITION OF events DEFAULT")
+        tree = await tree_of(catalog, EVENTS)
+        assert (tree.table.split, tree.table.parent, tree.table.bound) == (("r", "day"), 0, "")
+        may, june, deep = (member(tree, name) for name in ("may", "june", "june_0"))
+        assert (may.parent, may.bound, may.split) == (
+            tree.table.oid,
+            "FOR VALUES FROM (0) TO (10)",
+            (),
+        )
+        assert (june.parent, june.split, deep.parent) == (tree.table.oid, ("h", "id"), june.oid)
+        assert deep.bound == "FOR VALUES WITH (modulus 2, remainder 0)"
+        assert member(tree, "rest").bound == DEFAULT
+        assert bounds_of(tree, may) == (RangeBound(("day",), (End(0, "0"),), (End(0, "10"),), ("integer",)),)
+        (below,) = await catalog.trees(public("june"))
+        assert (below.table.parent, below.table.bound) == (0, ""), "what is above it doesn't bound it"
+
+    @pytest.mark.parametrize(
+        ("by", "bound", "printed"),
+        [
+            ("LIST (t)", "IN ('it''s', NULL, 'a\nb')", "('it''s', NULL, 'a\nb')"),
+            ("RANGE (n, d)", "FROM (-1.5, MINVALUE) TO (2, '2026-01-01')", "('-1.50', MINVALUE) TO (2.00"),
+            ("RANGE (z)", "FROM ('2026-01-01 02:00+02') TO (MAXVALUE)", "('2026-01-01 00:00:00+00')"),
+            ("LIST (u)", "IN ('0B5F8C1E-0000-4000-8000-000000000000')", "('0b5f8c1e-0000-4000-8000-0"),
+        ],
+    )
+    async def test_bounds_are_read_as_they_are_printed(
+        self, sql: Sql, catalog: ShapeCatalog, by: str, bound: str, printed: str
+    ) -> None:
+        columns = "t text, n numeric(12,2), d date, z timestamptz, u uuid"
+        sql(
+            f"CREATE TABLE t ({columns}) PARTITION BY {by}",
+            f"CREATE TABLE t_1 PARTITION OF t FOR VALUES {bound}",
+        )
+        tree = await tree_of(catalog, T)
+        assert printed in tree.partitions[0].bound
+        assert bounds_of(tree, tree.partitions[0]) is not None
+
+    @pytest.mark.parametrize(
+        ("by", "bound"),
+        [
+            ("RANGE ((n + 1))", "FROM (0) TO (10)"),
+            ("RANGE (n, (n + 1))", "FROM (0, 0) TO (10, 0)"),
+            ("LIST (t text_pattern_ops)", "IN ('a')"),
+            ("LIST (t COLLATE loose)", "IN ('a')"),
+            ("RANGE (t)", "FROM ('a') TO ('b')"),
+        ],
+    )
+    async def test_what_others_can_not_compare(
+        self, sql: Sql, catalog: ShapeCatalog, by: str, bound: str
+    ) -> None:
+        sql(
+            "CREATE COLLATION loose (provider = icu, locale = 'und-u-ks-level2', deterministic = false)",
+            f"CREATE TABLE t (n int, t text) PARTITION BY {by}",
+            f"CREATE TABLE t_1 PARTITION OF t FOR VALUES {bound}",
+        )
+        tree = await tree_of(catalog, T)
+        assert bounds_of(tree, tree.partitions[0]) is None
 
     async def test_a_sub_partition_is_a_tree_of_its_own(self, sql: Sql, catalog: ShapeCatalog) -> None:
         sql(PARTITIONS)

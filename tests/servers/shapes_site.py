@@ -161,8 +161,25 @@ class ShapesSite:
 
     def awaited_shapes(self) -> list[str]:
         """The shapes whose tables don't count before they are snapshotted: the slot doesn't wait for them."""
+        entries = self._entries().items()
+        return [name for name, entry in entries if entry["awaits_snapshot"] is not None]
+
+    def wait_until_seen(self, *shapes: str, since_lsn: int = 0, timeout: float = 60.0) -> None:
+        """Until the registry knows that the shapes' tables had their partitions behind their last flush.
+
+        `since_lsn`: from before the last change of theirs.
+        """
+
+        def seen() -> bool:
+            entries = self._entries()
+            return all(parse_lsn(entries[name]["looked_lsn"] or "0/0") > since_lsn for name in shapes)
+
+        self.wait_until(seen, timeout)
+
+    def _entries(self) -> dict[str, Any]:
         registry = json.loads((self.directory / "lake" / "_penstock" / "registry").read_bytes())
-        return [name for name, entry in registry["shapes"].items() if entry["awaits_snapshot"] is not None]
+        entries: dict[str, Any] = registry["shapes"]
+        return entries
 
     def wait_until_nobody_leads(self) -> None:
         """The server has noticed that a killed leader is gone."""

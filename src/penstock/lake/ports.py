@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 from penstock.lake.comparison import Comparison, Keys, PostgresAt, TableAt
 from penstock.model.log_offset import LogOffset
 from penstock.model.shape import Shape
+from penstock.postgres.catalog.partition_bounds import Bounds
 from penstock.postgres.catalog.table_facts import ColumnFacts, TableFacts
 from penstock.postgres.snapshot.export import SnapshotPart
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import Column as Condition
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
@@ -138,6 +140,12 @@ class LakeTable(Protocol):
         offset. TableConflict if another writer was faster, also since the table's version `made_from`.
         """
 
+    def delete(self, condition: Condition, offset: int) -> int:
+        """Delete rows in one commit that leaves the table's offset, which has to be this; how many.
+
+        No commit if there are none. TableConflict if the table is elsewhere.
+        """
+
     def overwrite_from(self, rows: DataFrame, version: int, key: Sequence[str]) -> int:
         """Replace the table in one commit with the offset `version`, or make it; that offset.
 
@@ -198,6 +206,13 @@ class ShapeJobs(Protocol):
         self, shape: Shape, facts: TableFacts, parts: Sequence[SnapshotPart], snapshot: str, tx_offset: int
     ) -> JobDone:
         """Replace the table by the rows that an exported snapshot sees, in one commit."""
+
+    def delete_within(self, shape: Shape, facts: TableFacts, bounds: Bounds, tx_offset: int) -> int:
+        """Delete the rows that satisfy these, in one commit that leaves the table's offset; how many.
+
+        No commit if there are none. TableConflict if the table is not at `tx_offset`, ForeignCommit if others
+        may have changed its rows.
+        """
 
     def may_widen(self, shape: Shape) -> bool:
         """Whether columns of the shape's table can get more digits in place."""

@@ -228,6 +228,7 @@ class ShapesLeadership:
         try:
             async with asyncio.timeout(self._settings.leader.shutdown_drain_s):
                 await flush_everything(pipeline)
+                await pipeline.watch.last_look()
                 await pipeline.confirmed.catch_up()
         except TimeoutError:
             _log.warning("drain_incomplete", behind=pipeline.ledger.tracker.behind_count)

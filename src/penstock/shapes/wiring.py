@@ -21,6 +21,7 @@ from penstock.shapes.feed.ledger import Ledger
 from penstock.shapes.feed.port import Feed
 from penstock.shapes.feed.resnapshots import Resnapshots
 from penstock.shapes.flushing.job_runner import JobRunner, JobThreads
+from penstock.shapes.flushing.removals import Removals
 from penstock.shapes.flushing.table_watch import TableWatch
 from penstock.shapes.flushing.work import Work
 from penstock.shapes.pace.flush_plan import FlushLimits, FlushPlan
@@ -91,6 +92,7 @@ class ShapesPipeline:
                 trees=trees,
                 held=held,
                 own_trees=own_trees,
+                looked={name: self.keeper.registry.shapes[name].looked_lsn or 0 for name in start},
             ),
             log=workplace.log,
             tracker=FlushTracker(initial_lsn=start_lsn),
@@ -128,6 +130,13 @@ class ShapesPipeline:
             catalog=database.catalog,
             ledger=self.ledger,
             work=self.work,
+            removals=Removals(
+                shapes,
+                ledger=self.ledger,
+                work=self.work,
+                keeper=self.keeper,
+                snapshot_again=self.resnapshots.need,
+            ),
             snapshot_again=self.resnapshots.need,
             parameters=database.parameters,
         )

@@ -48,6 +48,10 @@ class Line:
 
 class Watch:
     looks = 0
+    doubt: str | None = None
+
+    def stalled(self, now: float, after_s: float) -> str | None:
+        return self.doubt
 
 
 class Work:

@@ -47,6 +47,11 @@ def read_version(actions: Iterable[Mapping[str, Any]]) -> int | None:
     return None if version is None else int(version)
 
 
+def deleted_rows(actions: Iterable[Mapping[str, Any]]) -> int:
+    """How many rows a DELETE says that it deleted."""
+    return int(_info(actions).get("operationMetrics", {}).get("numDeletedRows", 0))
+
+
 def harm(actions: Iterable[Mapping[str, Any]]) -> str | None:
     """What a commit of others may have done to the rows, in words; None if nothing."""
     actions = list(actions)

@@ -47,7 +47,7 @@ from penstock.decoding.widening import TYPE_WIDENING, has_more_digits
 from penstock.durable import sync_directory
 from penstock.lake.delta.data_files import DataFiles
 from penstock.lake.delta.delta_log import DeltaLog
-from penstock.lake.delta.foreign_commits import harm, is_ours, read_version
+from penstock.lake.delta.foreign_commits import deleted_rows, harm, is_ours, read_version
 from penstock.lake.delta.rearrange import FILE_ROWS, ill, note_transaction, rewrite, rows_a_file
 from penstock.lake.delta.table_properties import CONSTRAINT, kept_properties, properties
 from penstock.lake.errors import ForeignCommit, OffsetRefused, StorageFailed, TableConflict
@@ -344,6 +344,22 @@ class ShapeTable:
             merge = merge.whenMatchedUpdate(set=_quoted(net.updates))
         merge = merge.whenNotMatchedInsert(~deleted, values=_quoted(net.inserts))
         return merge.whenNotMatchedBySourceDelete() if net.truncated else merge
+
+    def delete(self, condition: Column, offset: int) -> int:
+        """Delete rows in one commit that leaves the table's offset, which has to be this; how many.
+
+        No commit if there are none. TableConflict if the table is elsewhere: another writer has moved it, and
+        rows that meet the condition may be later ones.
+        """
+        state = self._own_state(self.state_to_build_on())
+        if state.offset != offset:
+            raise TableConflict(f"{self._path} is at offset {state.offset}, and {offset} was expected")
+        with self._committing(self._spark, None, state.version):
+            DeltaTable.forPath(self._spark, self._path).delete(condition)
+        version = self.read_state().version
+        with plain_errors(self._path):
+            made = () if version == state.version else self._log.commit(version)
+        return deleted_rows(made or ())
 
     def overwrite_from(self, rows: DataFrame, version: int, key: Sequence[str]) -> int:
         """Replace the table in one commit with the offset `version`; or make it.

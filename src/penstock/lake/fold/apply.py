@@ -126,7 +126,7 @@ def fold(
     truncated = surveyed.truncated_at is not None
     before = None
     if table is not None and not truncated:
-        before = table.withColumns({column.name: _missing_value(column) for column in added})
+        before = table.withColumns({column.name: missing_value(column) for column in added})
     rows = changes.where(F.col(ACTION) != "truncate")
     if surveyed.truncated_at is not None:
         rows = rows.where(_offset() > _literal(surveyed.truncated_at))
@@ -162,7 +162,7 @@ def _with_missing(net: DataFrame, added: Sequence[TableColumn]) -> DataFrame:
     absent = F.coalesce(F.col(ABSENT), F.array().cast("array<string>"))
     return net.withColumns(
         {
-            column.name: F.when(F.array_contains(absent, column.name), _missing_value(column)).otherwise(
+            column.name: F.when(F.array_contains(absent, column.name), missing_value(column)).otherwise(
                 column_of(column.name)
             )
             for column in added
@@ -182,7 +182,7 @@ def _with_untouched(net: NetChanges, table: DataFrame) -> NetChanges:
     return replace(net, rows=rows, absent=tuple(kept), key_ranges=(), only_inserts=False)
 
 
-def _missing_value(column: TableColumn) -> Column:
+def missing_value(column: TableColumn) -> Column:
     """A column's `missing` as a literal; by its number where Python has no such date."""
     lake = column.lake
     value = column.parse(pa.array([column.missing], pa.string()))[0]

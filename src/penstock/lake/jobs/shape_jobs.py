@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 
 from penstock.decoding.rows import Column, LayoutChanged, NanRefused, RowIncomplete
 from penstock.lake.errors import ChangesUnusable, SparkGone, TableAltered
+from penstock.lake.jobs.bounds import delete_within
 from penstock.lake.jobs.changes import ShapeLayout
 from penstock.lake.jobs.difference import merge_difference
 from penstock.lake.jobs.flush import flush
@@ -20,6 +21,7 @@ from penstock.lake.ports import ChangePart, JobDone, LakeTable, TableState
 from penstock.lake.spark.names import column_of
 from penstock.lake.spark.spark_session import java_exit_code, plain_errors, shape_session
 from penstock.model.shape import Shape
+from penstock.postgres.catalog.partition_bounds import Bounds
 from penstock.postgres.catalog.table_facts import ColumnFacts, TableFacts
 from penstock.postgres.snapshot.export import SnapshotPart
 
@@ -91,6 +93,12 @@ class SparkJobs:
                 at = table.overwrite_from(rows, tx_offset, layout.key)
             with plain_errors(table.path):
                 return JobDone(at, table.rows().count())
+
+    def delete_within(self, shape: Shape, facts: TableFacts, bounds: Bounds, tx_offset: int) -> int:
+        """See ShapeJobs."""
+        session, table = self._sessions[shape.name], self._tables[shape.name]
+        with self._working(shape, "delete"):
+            return delete_within(session, table, layout_of(shape, facts, self._plugin), bounds, tx_offset)
 
     def may_widen(self, shape: Shape) -> bool:
         """See ShapeJobs."""

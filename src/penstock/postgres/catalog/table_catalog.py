@@ -37,15 +37,16 @@ from penstock.postgres.connection import one_line
 # joined its parent in another transaction than the one that made it, or if something above it joined later
 # than that: `above_age` is the age of the latest link above. An age is a signed number that overflows for
 # rows that were frozen long ago; taken as unsigned, those are old, as they should be. What `named` is
-# for, and `joined_by` once more: rewrites.py.
+# for, and `joined_by` once more: rewrites.py. A bound names no column, so it is printed without a relation:
+# newer servers would open that.
 _TREES: LiteralString = """
-WITH RECURSIVE tree (root, oid, joined_by, above_age) AS (
-    SELECT c.oid, c.oid, NULL::xid, 4294967296::int8
+WITH RECURSIVE tree (root, oid, parent, joined_by, above_age) AS (
+    SELECT c.oid, c.oid, 0::oid, NULL::xid, 4294967296::int8
     FROM ROWS FROM (pg_catalog.unnest(%s::name[]), pg_catalog.unnest(%s::name[])) AS w (schema, name)
     JOIN pg_catalog.pg_namespace n ON n.nspname = w.schema
     JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = w.name
     UNION ALL
-    SELECT t.root, c.oid, i.xmin, least(t.above_age, CASE WHEN t.joined_by IS NOT NULL
+    SELECT t.root, c.oid, t.oid, i.xmin, least(t.above_age, CASE WHEN t.joined_by IS NOT NULL
            THEN (pg_catalog.age(t.joined_by)::int8 + 4294967296) %% 4294967296 END)
     FROM tree t
     JOIN pg_catalog.pg_inherits i ON i.inhparent = t.oid AND NOT i.inhdetachpending
@@ -66,7 +67,18 @@ SELECT t.root, n.nspname::text, c.relname::text, c.oid, c.relfilenode, c.relkind
            LEFT JOIN pg_catalog.pg_type b ON b.oid = p.typbasetype
            JOIN pg_catalog.pg_enum e ON e.enumtypid IN (p.oid, p.typelem, b.oid, b.typelem)
            WHERE t.oid = t.root AND a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)),
-       c.reltoastrelid, pg_catalog.concat_ws(' ', named.xmin, t.joined_by), ARRAY (
+       c.reltoastrelid, pg_catalog.concat_ws(' ', named.xmin, t.joined_by), t.parent,
+       CASE WHEN t.parent <> 0 THEN pg_catalog.pg_get_expr(c.relpartbound, 0) END, (
+           SELECT p.partstrat::text || ARRAY (
+               SELECT a.attname::text
+               FROM pg_catalog.unnest(p.partattrs::int2[]) WITH ORDINALITY AS k (attnum, place)
+               JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum ORDER BY k.place)
+           FROM pg_catalog.pg_partitioned_table p
+           WHERE p.partrelid = c.oid AND p.partexprs IS NULL AND NOT EXISTS (
+               SELECT FROM pg_catalog.pg_opclass o
+               WHERE o.oid = ANY (p.partclass::oid[]) AND NOT o.opcdefault) AND NOT EXISTS (
+               SELECT FROM pg_catalog.pg_collation l
+               WHERE l.oid = ANY (p.partcollation::oid[]) AND NOT l.collisdeterministic)), ARRAY (
            SELECT ARRAY[a.attname::text, pg_catalog.format_type(a.atttypid, a.atttypmod)]
            FROM pg_catalog.pg_attribute a
            WHERE a.attrelid = c.oid AND t.oid = t.root AND c.relkind = 'p' AND a.attnum > 0
@@ -186,13 +198,14 @@ class ShapeCatalog:
 
         return await self._ask(ask)
 
-    async def look(self, tables: Collection[Relation]) -> tuple[list[Tree], int]:
-        """The same, and where the server's WAL was just after."""
+    async def look(self, tables: Collection[Relation]) -> tuple[list[Tree], int, int]:
+        """The same, and where the server's WAL was just after, and before: what was on disk by then."""
 
-        async def ask(connection: AsyncConnection) -> tuple[list[Tree], int]:
+        async def ask(connection: AsyncConnection) -> tuple[list[Tree], int, int]:
+            ((before,),) = await _rows(connection, "SELECT pg_catalog.pg_current_wal_flush_lsn()::text")
             trees = list((await _trees(connection, tables, self.decoder)).values())
             ((lsn,),) = await _rows(connection, "SELECT pg_catalog.pg_current_wal_insert_lsn()::text")
-            return trees, parse_lsn(lsn)
+            return trees, parse_lsn(lsn), parse_lsn(before)
 
         return await self._ask(ask)
 
@@ -303,8 +316,20 @@ def _by_first(rows: Iterable[_Row]) -> defaultdict[int, list[_Row]]:
 
 
 def _member(row: _Row) -> Member:
-    schema, table, oid, filenode, _, layout, attached, identity, toast, placed, *_ = row
-    return Member(Relation(schema, table), oid, filenode, layout or "", attached, identity, toast, placed)
+    schema, table, oid, filenode, _, layout, attached, identity, toast, placed, parent, bound, split, *_ = row
+    return Member(
+        Relation(schema, table),
+        oid,
+        filenode,
+        layout or "",
+        attached,
+        identity,
+        toast,
+        placed,
+        parent,
+        bound or "",
+        tuple(split or ()),
+    )
 
 
 def column_facts(row: _Row, old: Mapping[str, str], decoder: Decoder) -> ColumnFacts:

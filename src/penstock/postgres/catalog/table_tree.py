@@ -25,6 +25,13 @@ class Member(NamedTuple):
     placed: str = ""
     """The versions of the rows that give it its name and its parent: others after a rename or DETACH, and
     back; empty: not known."""
+    parent: int = 0
+    """The oid of what it is a partition of; 0: the followed table itself, or not known."""
+    bound: str = ""
+    """Of a partition: its bound, as the catalog prints it."""
+    split: tuple[str, ...] = ()
+    """Of a partitioned one: `r`ange, `l`ist or `h`ash, and the columns. Empty if it is split by more than
+    plain columns and their types' own operators and bytes, or not known."""
 
 
 class Tree(NamedTuple):

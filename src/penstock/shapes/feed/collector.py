@@ -15,6 +15,7 @@ from penstock.model.snapshot_again import SnapshotAgain
 from penstock.postgres.catalog.table_tree import Found, Member, Tree
 from penstock.postgres.snapshot.content import Content
 from penstock.postgres.stream.walk import FrameWalk
+from penstock.shapes.following.departures import Departure, Departures
 from penstock.shapes.following.doubts import Doubts
 from penstock.shapes.following.rewrites import Doubt, judge, without_toast
 
@@ -95,6 +96,9 @@ class Collector:
        compares with all of these; what it finds counts for all shapes of the table.
     12. A relation that was learned as a partition, and that a later look doesn't have, was detached or
        dropped in between: its rows are in the log, and no more in the table.
+    13. A partition that is gone, and whose bounds say which rows it had, is a Departure: they are deleted
+       from each shape's table for which `may_delete` says so, and then it is `departed`. Until then the
+       table's tree is kept as it was before, as in rule 9.
 
     Repeats. After a restart Postgres sends again from the slot's position. A shape doesn't need a
     transaction that its *table* holds as a whole: the offset was read from the table, of the history that
@@ -113,11 +117,13 @@ class Collector:
         trees: Iterable[Tree],
         held: Mapping[str, LogOffset],
         own_trees: Mapping[str, Tree] = MappingProxyType({}),
+        looked: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         """`shapes`: the table of each; `held`: see Held, which is read whenever a transaction begins.
 
         A followed table without a tree is gone: nothing is held of its shapes. `own_trees`: of shapes whose
-        table was last judged as another tree than the one in `trees`.
+        table was last judged as another tree than the one in `trees`. `looked`: of shapes that go on, up
+        to where, at least, their tables had the partitions that those trees have.
         """
         self._walk = walk
         self._decoder = walk.decoder
@@ -144,6 +150,12 @@ class Collector:
         self._doubts = Doubts(walk.decoder)
         self._copied: dict[str, int] = {}
         """Up to where the last copy of a shape goes, if one has begun in this leadership."""
+        self._departures = Departures()
+        self._since = {
+            table: min((looked[name] for name in names if name in looked), default=0)
+            for table, names in self._followers.items()
+        }
+        """Up to here, at least, each table had the partitions that its tree has."""
         self._learned: dict[Relation, bool] = {}
         """Partitions that no look has had yet; whether one has lacked it, which may have begun before."""
         self._is_needed = False
@@ -222,9 +234,14 @@ class Collector:
         return self._doubts.open
 
     @property
+    def departures(self) -> list[Departure]:
+        """The partitions that are gone, and whose rows are to be deleted."""
+        return self._departures.open
+
+    @property
     def is_certain(self) -> bool:
-        """Whether the catalog was looked at, and nothing is in doubt."""
-        return self._doubts.is_certain
+        """Whether the catalog was looked at, and nothing is in doubt or to be deleted."""
+        return self._doubts.is_certain and not self._departures.open
 
     def is_hopeless(self, doubt: Doubt) -> bool:
         """Whether the doubt's look was passed, and nothing that the server has could prove it wrong."""
@@ -238,26 +255,33 @@ class Collector:
         """Whether every transaction with a commit LSN below this one was taken."""
         return self._walk.safe_lsn >= lsn
 
-    def check(self, trees: Iterable[Tree], wal_lsn: int) -> list[SnapshotAgain]:
+    def check(self, trees: Iterable[Tree], wal_lsn: int, before_lsn: int = 0) -> list[SnapshotAgain]:
         """The followed tables as the catalog has them now, without those that it no longer has.
 
-        `wal_lsn`: where the server's WAL was then, or later.
+        `wal_lsn`: where the server's WAL was then, or later; `before_lsn`: what was on disk then, or before.
         """
         now = {tree.table.relation: tree for tree in trees}
         reasons = self._unlearned(now)
         own = [(tree.table.relation, tree) for tree in self._own_trees.values()] if self._is_first else []
         self._is_first = False
         for table, before in (*self._trees.items(), *own):
-            judgement = judge(before, now.get(table), wal_lsn, self._routes)
+            judgement = judge(before, now.get(table), wal_lsn, self._routes, self._since[table])
             if judgement.again and (table in now or table not in self._gone):
                 reasons[table] = judgement.again
             self._doubts.raise_all(judgement.doubts)
+            self._departures.add(judgement.departures)
+            for departure in judgement.departures:
+                is_doubtful = self._doubts.are_open_about(departure.names)
+                if table in dict(own) or is_doubtful or not self._may_delete_all(departure):
+                    reasons.setdefault(table, departure.reason)
         for table in self._gone & now.keys():
             # Its changes had no route meanwhile, so no snapshot may have begun before.
             reasons.setdefault(table, f"there is a table {table} again")
         self._gone = self._followers.keys() - now.keys()
         self._trees |= {table: tree for table, tree in now.items() if table in self._followers}
+        self._since = {table: max(lsn, before_lsn) for table, lsn in self._since.items()}
         again = self._begin_again(reasons)
+        self._departures.forget_changes_before(min(self._since.values(), default=0))
         self._doubts.looked(wal_lsn, self._learned.keys())
         return again
 
@@ -290,7 +314,54 @@ class Collector:
             return []
         return self._begin_again({doubt.table: doubt.suspicion})
 
+    def may_delete(self, departure: Departure, shape: str) -> bool:
+        """Whether rows within the bounds, in the shape's table as it is, are surely those that went.
+
+        The table must hold all that was taken up to the departure's look, and nothing that is yet to be
+        taken. One that was copied since has none of these rows.
+        """
+        if self.is_copied_since(departure, shape):
+            return True
+        is_known = self._held_by(shape).tx_offset < departure.since_lsn
+        return is_known and self._departures.is_quiet(departure, self._routes)
+
+    def _may_delete_all(self, departure: Departure) -> bool:
+        return all(self.may_delete(departure, shape) for shape in self._followers[departure.table])
+
+    def is_copied_since(self, departure: Departure, shape: str) -> bool:
+        """Whether a snapshot of the shape has begun behind the look that lacked the partition."""
+        return self._copied.get(shape, 0) >= departure.look_lsn
+
+    def departed(self, departure: Departure) -> list[SnapshotAgain]:
+        """No table has the partition's rows any more: its changes are nobody's from here on."""
+        if not self._departures.is_left_alone(departure):
+            return self.copy_after_all(departure)
+        if self._departures.close(departure):
+            for name in departure.names:
+                if left := self._routes.pop(name, frozenset()) - {departure.table}:
+                    self._routes[name] = left
+            self._appended.clear()
+            self._keep_judged()
+        return []
+
+    def copy_after_all(self, departure: Departure) -> list[SnapshotAgain]:
+        """Its rows can't be told from others': only a copy is right."""
+        if not self._departures.close(departure):
+            return []
+        return self._begin_again({departure.table: departure.reason})
+
+    def seen_as(self, table: Relation) -> tuple[Tree, int] | None:
+        """The table as the last look had it, and an LSN that was before; None if that is not judged yet."""
+        if self._is_first or table in self._gone or table in self._unjudged:
+            return None
+        return self._judged[table], self._since[table]
+
+    @property
+    def _unjudged(self) -> Set[Relation]:
+        return self._doubts.tables | self._departures.tables
+
     def _begin_again(self, reasons: Mapping[Relation, str]) -> list[SnapshotAgain]:
+        self._departures.drop(reasons.keys())
         self._doubts.drop(reasons.keys())
         self._keep_judged()
         self._forget_routes(reasons.keys())
@@ -298,7 +369,7 @@ class Collector:
         return self._again(reasons)
 
     def _keep_judged(self) -> None:
-        doubtful = self._doubts.tables
+        doubtful = self._unjudged
         self._judged |= {table: tree for table, tree in self._trees.items() if table not in doubtful}
         self._own_trees = {
             shape: tree for shape, tree in self._own_trees.items() if tree.table.relation in doubtful
@@ -335,6 +406,8 @@ class Collector:
             touched = [name for name in self._shapes_of(tables) if self._held_by(name) < self._whole]
             self._touched.update(touched)
             self._appended[relation] = appended = bool(touched)
+            if tables:
+                self._departures.changed(relation, change.commit_lsn)
         if appended:
             self._steps.append(Append(relation, change.commit_lsn, change.op_offset, change.payload))
             if change.action is Action.TRUNCATE:

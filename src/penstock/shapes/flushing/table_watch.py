@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import structlog
 
-from penstock.errors import PenstockError
+from penstock.errors import ConnectionFailed, PenstockError
 from penstock.model.shape import Shape
 from penstock.model.snapshot_again import SnapshotAgain
 from penstock.postgres.catalog.table_catalog import ShapeCatalog
@@ -20,6 +20,7 @@ from penstock.postgres.snapshot.content import Content
 from penstock.postgres.snapshot.export import SnapshotStale
 from penstock.shapes.feed.ledger import Ledger
 from penstock.shapes.flushing.cut import Cuts, transactions_end
+from penstock.shapes.flushing.removals import Removals
 from penstock.shapes.flushing.work import Work
 from penstock.shapes.following.rewrites import Doubt
 
@@ -44,6 +45,7 @@ class TableWatch:
         catalog: ShapeCatalog,
         ledger: Ledger,
         work: Work,
+        removals: Removals,
         snapshot_again: Callable[[Sequence[SnapshotAgain]], Awaitable[None]],
         parameters: dict[str, Any],
     ) -> None:
@@ -52,9 +54,11 @@ class TableWatch:
         self._catalog = catalog
         self._ledger = ledger
         self._work = work
+        self._removals = removals
         self._snapshot_again = snapshot_again
         self._parameters = parameters
         self._settling: asyncio.Task[None] | None = None
+        self._removing: asyncio.Task[None] | None = None
         self._failures = 0
         self._cuts = Cuts(ledger, parameters, catalog.decoder.plugin)
         self._in_doubt_since = math.inf
@@ -78,8 +82,9 @@ class TableWatch:
         """Look until cancelled."""
         async with asyncio.TaskGroup() as group:
             while True:
-                trees, lsn = await self._catalog.look({shape.table for shape in self._shapes})
-                await self._snapshot_again(self._ledger.collector.check(trees, lsn))
+                trees = await self._look()
+                if self._ledger.collector.departures and (self._removing is None or self._removing.done()):
+                    self._removing = group.create_task(self._removals.advance(), name="remove partitions")
                 if not self._ledger.collector.doubts:
                     self._in_doubt_since = math.inf
                 elif self._settling is None or self._settling.done():
@@ -90,6 +95,17 @@ class TableWatch:
                     group.create_task(self._follow(shape), name=f"follow {shape}")
                 self.looks += 1
                 await asyncio.sleep(_LOOK_EVERY_S)
+
+    async def _look(self) -> Sequence[Tree]:
+        trees, lsn, before = await self._catalog.look({shape.table for shape in self._shapes})
+        await self._snapshot_again(self._ledger.collector.check(trees, lsn, before))
+        await self._removals.note_looks()
+        return trees
+
+    async def last_look(self) -> None:
+        """All was flushed, and the end is near: whoever comes next should know that nothing was missed."""
+        with suppress(ConnectionFailed):
+            await self._look()
 
     def _altered(self, trees: Sequence[Tree]) -> list[str]:
         now = {tree.table.relation: tree for tree in trees}

@@ -22,12 +22,14 @@ from penstock.model.lsn import format_lsn
 from penstock.model.relation import Relation
 from penstock.model.shape import Shape
 from penstock.model.snapshot_again import SnapshotAgain
+from penstock.postgres.catalog.partition_bounds import columns_of
 from penstock.postgres.catalog.table_catalog import ShapeCatalog
 from penstock.postgres.catalog.table_facts import ColumnFacts, TableFacts
 from penstock.shapes.definition.table_rules import table_problems
 from penstock.shapes.feed.ledger import Ledger
 from penstock.shapes.flushing.cut import Cuts
 from penstock.shapes.flushing.job_runner import JobThreads
+from penstock.shapes.following.departures import Departure
 from penstock.shapes.following.drift import Drift, compare
 from penstock.shapes.registry.keeper import RegistryKeeper
 from penstock.shapes.registry.registry import Copy
@@ -117,6 +119,28 @@ class Work:
         """Put the table's small files together and delete old ones, if that is due."""
         async with self._turns[shape]:
             await self._threads.run(self._jobs.upkeep, self._shapes[shape])
+
+    async def remove(self, shape: str, departure: Departure) -> bool:
+        """Delete what a partition that is gone has left; False if only a snapshot of the table is right.
+
+        While this has the turn the table stays where it is, so what `may_delete` has judged is what it holds.
+        """
+        async with self._turns[shape]:
+            collector = self._ledger.collector
+            if self._ledger.plan.awaits_snapshot(shape) or collector.is_copied_since(departure, shape):
+                return True
+            facts, bounds = self._facts[shape], departure.bounds
+            if not (columns_of(bounds) <= set(facts.key) and collector.may_delete(departure, shape)):
+                return False
+            delete, at = self._jobs.delete_within, self._ledger.offsets()[shape]
+            try:
+                rows = await self._threads.run(delete, self._shapes[shape], facts, bounds, at)
+            except ForeignCommit as error:
+                await self._snapshot_again([_said(shape, error)])
+                return True
+            fault_points.reached(fault_points.PARTITION_REMOVED)
+        _log.warning("partition_removed", shape=shape, partition=str(departure.partition), rows=rows)
+        return True
 
     async def _flush(self, shape: Shape, relations: Set[Relation], up_to: LogOffset) -> JobDone | None:
         """None: nothing of the shape lies up to there."""

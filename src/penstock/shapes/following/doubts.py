@@ -58,6 +58,10 @@ class Doubts:
         """The followed tables that they are about."""
         return {table for table, _ in self._open}
 
+    def are_open_about(self, relations: Set[Relation]) -> bool:
+        """Whether one of these is in doubt."""
+        return any(relation in relations for _, relation in self._open)
+
     @property
     def is_certain(self) -> bool:
         """Whether the catalog was looked at, and nothing is in doubt."""

@@ -20,6 +20,9 @@ What these don't prove is a Doubt: a new file of a table without TOAST table, wh
 or hide a load; a new partition, which may have got its rows without WAL or under another name. A Doubt is
 settled by the rows themselves: those of the server at one position, counted and hashed, are what the stream
 says up to there (`streamed_rows.py`), or the table is snapshotted again.
+
+A partition that is gone has left its rows in the lake. If the last look that had it knew its bounds, they are
+deleted by these (`departures.py`); else the table is snapshotted again.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from typing import NamedTuple
 
 from penstock.model.relation import Relation
 from penstock.postgres.catalog.table_tree import Member, Tree
+from penstock.shapes.following.departures import Departure, departures
 
 
 class Doubt(NamedTuple):
@@ -51,12 +55,20 @@ class Judgement(NamedTuple):
     again: str = ""
     """Why it has to be snapshotted again; then doubts don't matter."""
     doubts: tuple[Doubt, ...] = ()
+    departures: tuple[Departure, ...] = ()
 
 
 def judge(
-    before: Tree, now: Tree | None, look_lsn: int, routes: Mapping[Relation, Set[Relation]]
+    before: Tree,
+    now: Tree | None,
+    look_lsn: int,
+    routes: Mapping[Relation, Set[Relation]],
+    since_lsn: int = 0,
 ) -> Judgement:
-    """Compare two looks. `routes`: which followed tables a change of a relation counts for."""
+    """Compare two looks. `routes`: which followed tables a change of a relation counts for.
+
+    `since_lsn`: the table was as it is in `before` when the WAL was here, or later.
+    """
     table = before.table.relation
     if now is None:
         return Judgement(
@@ -65,12 +77,15 @@ def judge(
     if now.table.oid != before.table.oid:
         return Judgement(f"another table has taken the name {table}")
     members = {member.oid: member for member in (now.table, *now.partitions)}
-    doubts = []
+    doubts, gone = [], []
     for old in (before.table, *before.partitions):
         new = members.pop(old.oid, None)
+        if new is None:
+            gone.append(old)
+            continue
         again = _certain(table, old, new)
-        if again is not None or new is None:
-            return Judgement(again or "")
+        if again is not None:
+            return Judgement(again)
         if new.filenode != old.filenode and not new.toast:
             doubts.append(Doubt(table, new, look_lsn, _rewritten(new.relation)))
     for added in members.values():
@@ -81,7 +96,10 @@ def judge(
                 f"{added.relation} is a partition of {table}, and not all of its rows are in the stream"
             )
             doubts.append(Doubt(table, added, look_lsn, suspicion, is_new=True))
-    return Judgement("", tuple(doubts))
+    departed = departures(before, now, gone, since_lsn, look_lsn)
+    if isinstance(departed, str):
+        return Judgement(departed)
+    return Judgement("", tuple(doubts), tuple(departed))
 
 
 def without_toast(tree: Tree) -> Iterator[Relation]:
@@ -89,11 +107,9 @@ def without_toast(tree: Tree) -> Iterator[Relation]:
     return (each.relation for each in (tree.table, *tree.partitions) if each.filenode and not each.toast)
 
 
-def _certain(table: Relation, old: Member, new: Member | None) -> str | None:
+def _certain(table: Relation, old: Member, new: Member) -> str | None:
     """What surely happened to a member that no change tells, in words."""
     whose = "" if old.relation == table else f", a partition of {table},"
-    if new is None:
-        return f"{old.relation}{whose} was detached or dropped"
     if new.relation != old.relation:
         return f"{old.relation}{whose} was renamed to {new.relation}"
     if old.placed and new.placed != old.placed:

@@ -259,6 +259,10 @@ class FlushPlan:
         plan.snapshot_since = plan.snapshot_again_since = math.inf
         plan.error = sentence
 
+    def runs_snapshot(self, shape: str) -> bool:
+        """Whether a snapshot of the shape runs."""
+        return self._plans[shape].running is Job.SNAPSHOT
+
     def copying(self, shape: str, now: float) -> None:
         """Its snapshot, which runs, is about to get its cut, and found the table as it should be.
 

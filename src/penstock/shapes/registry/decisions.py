@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from msgspec import structs
+
 from penstock.model.log_offset import LogOffset
 from penstock.model.lsn import format_lsn
 from penstock.model.shape import Shape, definition_hash
@@ -98,6 +100,9 @@ def decide(
     entries = {
         shape.name: _entry(shape, action, registry) for shape, action in zip(shapes, actions, strict=True)
     }
+    if limit is not None:
+        # Other changes than those of before may lie at the same positions.
+        entries = {name: structs.replace(entry, looked_lsn=None) for name, entry in entries.items()}
     return Decision(actions, Registry(server.system_id, server.timeline, server.slot, ceiling, entries))
 
 

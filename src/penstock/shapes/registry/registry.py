@@ -20,6 +20,7 @@ from penstock.errors import PenstockError
 from penstock.model.lsn import format_lsn, parse_lsn
 from penstock.model.snapshot_again import SnapshotAgain
 from penstock.postgres.catalog.table_facts import TableFacts
+from penstock.postgres.catalog.table_tree import Tree
 
 VERSION: Final = 1
 WRITE_INTERVAL_S: Final = 1.0
@@ -66,14 +67,22 @@ class ShapeEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What its table was seen to hold when the ceiling was last raised; None if that was not since."""
     copy: Copy | None = None
     """The snapshot that was about to be copied, if nothing has spoken against it since."""
+    looked_lsn: Lsn | None = None
+    """Up to here, at least, its Postgres table had the partitions that `facts` has."""
+
+    def is_seen_as(self, tree: Tree) -> bool:
+        """Whether its Postgres table is known as this one."""
+        return self.awaits_snapshot is None and self.facts is not None and self.facts.tree == tree
 
     def __post_init__(self) -> None:
-        if self.offset is not None:
-            force_setattr(self, "offset", Lsn(self.offset))
+        for name in ("offset", "looked_lsn"):
+            lsn = getattr(self, name)
+            if lsn is not None:
+                force_setattr(self, name, Lsn(lsn))
 
     def has_only_moved_since(self, before: ShapeEntry) -> bool:
         """Whether the table is still the one that it was, altered by nobody, however far it has come."""
-        return self == replace(before, offset=self.offset)
+        return self == replace(before, offset=self.offset, looked_lsn=self.looked_lsn)
 
 
 class Registry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="version", tag=VERSION):
@@ -129,6 +138,11 @@ class Registry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
     def altered(self, shape: str, facts: TableFacts) -> Registry:
         """The shape's table has followed what was done to the Postgres table."""
         return self._with_entry(shape, facts=facts)
+
+    def looked(self, lsns: Mapping[str, int]) -> Registry:
+        """A look has found the shapes' Postgres tables as they are known; the WAL was here before it."""
+        shapes = {name: replace(self.shapes[name], looked_lsn=lsn) for name, lsn in lsns.items()}
+        return replace(self, shapes={**self.shapes, **shapes})
 
     def _with_entry(self, shape: str, **changes: Any) -> Registry:
         return replace(self, shapes={**self.shapes, shape: replace(self.shapes[shape], **changes)})

@@ -35,6 +35,7 @@ class Site:
         self.answer: SnapshotAgain | Exception | None = None
         self.stopped: set[str] = set()
         self.doubts: list[object] = []
+        self.departures: list[object] = []
         self.following = asyncio.Event()
         self.following.set()
         self.collector = self
@@ -45,15 +46,19 @@ class Site:
             catalog=one,
             ledger=one,
             work=one,
+            removals=one,
             snapshot_again=self._snapshot_again,
             parameters={},
         )
 
-    async def look(self, tables: set[Relation]) -> tuple[list[Tree], int]:
+    async def look(self, tables: set[Relation]) -> tuple[list[Tree], int, int]:
         assert tables == {TABLE}
-        return [self.tree], 100
+        return [self.tree], 100, 90
 
-    def check(self, trees: Sequence[Tree], lsn: int) -> list[SnapshotAgain]:
+    async def note_looks(self) -> None:
+        pass
+
+    def check(self, trees: Sequence[Tree], lsn: int, before: int) -> list[SnapshotAgain]:
         found, self.found = self.found, []
         return found
 

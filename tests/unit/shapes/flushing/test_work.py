@@ -25,8 +25,9 @@ from penstock.model.log_offset import LogOffset
 from penstock.model.relation import Relation
 from penstock.model.shape import Shape, definition_hash
 from penstock.model.snapshot_again import SnapshotAgain
+from penstock.postgres.catalog.partition_bounds import Bounds, ListBound
 from penstock.postgres.catalog.table_catalog import ShapeCatalog
-from penstock.postgres.catalog.table_facts import ColumnFacts, TableFacts
+from penstock.postgres.catalog.table_facts import ColumnFacts, IndexFacts, TableFacts
 from penstock.postgres.catalog.table_tree import Member, Tree
 from penstock.postgres.snapshot.export import SnapshotPart
 from penstock.postgres.stream.walk import FrameWalk
@@ -36,6 +37,7 @@ from penstock.shapes.flushing import cut, work
 from penstock.shapes.flushing.job_runner import JobThreads
 from penstock.shapes.flushing.work import ShapeStopped, Work
 from penstock.shapes.following import drift as drift_module
+from penstock.shapes.following.departures import Departure
 from penstock.shapes.following.drift import Drift
 from penstock.shapes.pace.flush_plan import FlushPlan, Job, ShapeState, Start
 from penstock.shapes.pace.flush_tracker import FlushTracker
@@ -57,6 +59,7 @@ class FakeJobs:
     def __init__(self) -> None:
         self.flush_error: PenstockError | None = None
         self.needs_upkeep = False
+        self.deleted: list[Bounds] = []
 
     def flush(
         self, _shape: Shape, _facts: TableFacts, _ranges: object, up_to: int, _added: object = ()
@@ -64,6 +67,13 @@ class FakeJobs:
         if self.flush_error is not None:
             raise self.flush_error
         return JobDone(up_to, 1, needs_upkeep=self.needs_upkeep)
+
+    def delete_within(self, _shape: Shape, _facts: TableFacts, bounds: Bounds, tx_offset: int) -> int:
+        assert tx_offset == 90, "where the table was seen last"
+        if self.flush_error is not None:
+            raise self.flush_error
+        self.deleted.append(bounds)
+        return 7
 
     def snapshot(
         self, _shape: Shape, _facts: TableFacts, _parts: object, _snapshot: str, tx_offset: int
@@ -203,6 +213,54 @@ async def test_a_flush_without_a_commit_is_no_offset_of_the_table(desk: Desk) ->
     server = ServerFacts("7301", 1, {}, "slot", confirmed_flush_lsn=308, flush_lsn=400)
     decision = decide(registry, server, [SHAPE], {"a": whole(200)})
     assert decision.actions == (Continue("a", whole(200)),)
+
+
+GONE = Departure(
+    TABLE,
+    Relation("public", "t_old"),
+    9,
+    (ListBound("id", ("1",)),),
+    frozenset({Relation("public", "t_old")}),
+    frozenset({TABLE}),
+    since_lsn=95,
+    look_lsn=250,
+)
+KEYED = FACTS._replace(indexes=(IndexFacts("t_pkey", ("id",), is_primary=True),))
+
+
+async def test_what_a_partition_has_left_is_deleted(desk: Desk) -> None:
+    desk.work._facts["a"] = KEYED
+    with capture_logs() as said:
+        assert await desk.work.remove("a", GONE)
+    assert desk.jobs.deleted == [GONE.bounds]
+    assert (said[0]["event"], said[0]["partition"], said[0]["rows"]) == (
+        "partition_removed",
+        "public.t_old",
+        7,
+    )
+
+
+async def test_what_can_not_be_told_apart_is_left_alone(desk: Desk) -> None:
+    assert not await desk.work.remove("a", GONE), "its table lacks a column of the bounds"
+    desk.work._facts["a"] = KEYED
+    assert not await desk.work.remove("a", GONE._replace(since_lsn=90)), "it has later changes"
+    assert desk.jobs.deleted == []
+
+
+async def test_a_table_that_is_copied_anyway_needs_no_deleting(desk: Desk) -> None:
+    desk.ledger.cut("a", 251)
+    assert await desk.work.remove("a", GONE)
+    assert await desk.work.remove("a", GONE._replace(since_lsn=90))
+    desk.ledger.stop("a", "its key is gone", time.monotonic())
+    assert await desk.work.remove("a", GONE._replace(look_lsn=10_000))
+    assert desk.jobs.deleted == []
+
+
+async def test_rows_that_others_changed_are_not_deleted_but_copied(desk: Desk) -> None:
+    desk.work._facts["a"] = KEYED
+    desk.jobs.flush_error = ForeignCommit("DELETE changed rows")
+    assert await desk.work.remove("a", GONE)
+    assert [again.shape for again in desk.anew] == ["a"]
 
 
 async def test_upkeep_is_due_when_a_flush_finds_that_the_table_needs_it(desk: Desk) -> None:

@@ -169,6 +169,7 @@ async def test_what_can_not_be_proved_needs_no_scan(monkeypatch: pytest.MonkeyPa
         catalog=cast(Any, SimpleNamespace(decoder=Wal2Json())),
         ledger=cast(Any, SimpleNamespace(collector=collector)),
         work=cast(Any, None),
+        removals=cast(Any, None),
         snapshot_again=snapshot_again,
         parameters={"host": "127.0.0.1", "port": 1},
     )

@@ -176,6 +176,17 @@ def test_a_switch_point_above_the_ceiling_leaves_the_ceiling() -> None:
     assert decision == (GO_ON, structs.replace(REGISTRY, timeline=4))
 
 
+def test_looks_on_another_timeline_say_nothing_of_this_one() -> None:
+    registry = REGISTRY.looked({"orders": 940})
+    same = decide(registry, SERVER, BOTH, OFFSETS).registry
+    assert same is not None
+    assert same.shapes["orders"].looked_lsn == 940
+    server = SERVER._replace(timeline=4, switch_points={3: 5000})
+    other = decide(registry, server, BOTH, OFFSETS).registry
+    assert other is not None
+    assert other.shapes["orders"].looked_lsn is None
+
+
 CHANGED = [
     replace(ITEMS, where="price > 2"),
     replace(ITEMS, where=None),
