@@ -96,7 +96,7 @@ def test_a_drained_leader_leaves_nothing_to_repeat(site: CaptureSite, fault_prox
     writers = Writers(site.conninfo, seed=21, writers=2)
     with site.capture(AWS_ENDPOINT_URL_KINESIS=fault_proxy.url) as capture:
         capture.wait_for_log("streaming")
-        fault_proxy.inject(Delay(before_s=0.8))
+        fault_proxy.inject(Delay(before_s=0.3))
         writers.write(50)
         wait_until_read(site, capture)
         committed_up_to = site.wal_end()
