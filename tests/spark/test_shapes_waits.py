@@ -13,9 +13,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from penstock.lake.delta.table import ShapeTable
 from structlog.testing import capture_logs
 
+from penstock.lake.delta.shape_table import ShapeTable
 from penstock.lake.jobs.shape_jobs import SparkJobs
 from penstock.lake.ports import JobDone
 from penstock.model.shape import Shape
