@@ -9,7 +9,9 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Make `spark.read.format("penstock")` known to this session (docs/log.md)."""
+    """Make `format("penstock")` (docs/log.md) and `format("penstock_kinesis")` (docs/spark.md) known."""
+    from penstock.sources.kinesis_source import KinesisSource
     from penstock.sources.log_source import ChangesSource
 
     spark.dataSource.register(ChangesSource)
+    spark.dataSource.register(KinesisSource)
