@@ -23,7 +23,10 @@ class MemoryShard:
 
 
 class StreamInMemory:
-    """Time stands still until it is told to pass. Kinesis' whims are kept: empty pages that are no end."""
+    """Time stands still until it is told to pass.
+
+    Kinesis' whims are kept: empty pages are no end, and neither are full ones that are 0 ms behind.
+    """
 
     def __init__(self, shards: int = 1) -> None:
         self.now = BEGAN
@@ -32,6 +35,8 @@ class StreamInMemory:
         """Each GetRecords: its shard, where its pages began, and how many records it gave."""
         self.empty_pages = 0
         """How many empty pages come before each page with records."""
+        self.tip_is_now = False
+        """Whether pages tell how far they are behind the present, instead of behind the newest record."""
         self._sequence = 10**20
         step = HASH_KEYS // shards
         for number in range(shards):
@@ -86,9 +91,10 @@ class StreamInMemory:
             page, more = left[:most], left[most:]
             self.calls.append((shard_id, start, len(page)))
             after = page[-1].sequence if page else after
-            behind = (more[-1].arrived - page[-1].arrived) if more else timedelta()
+            newest = self.now if self.tip_is_now or not more else more[-1].arrived
+            behind = newest - page[-1].arrived if more else timedelta()
             is_last = shard.info.is_closed and not more
-            yield Page(page, max(bool(more), behind // timedelta(milliseconds=1)), is_last)
+            yield Page(page, behind // timedelta(milliseconds=1), is_last)
             if is_last:
                 return
 

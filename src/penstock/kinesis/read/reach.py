@@ -79,13 +79,14 @@ class _Reach:
         self._first: ReadRecord | None = None
         self._last: ReadRecord | None = None
         self._is_proven = False
+        self._most = MOST_RECORDS
         self._records = 0
         self._size = 0
 
     def run(self, *, to_tip: bool) -> Reached:
-        most = MOST_RECORDS if self._limit.counts else _GLANCE_RECORDS
+        self._most = MOST_RECORDS if self._limit.counts else _GLANCE_RECORDS
         start = _start(self._task.position, with_last=self._task.needs_proof)
-        pages = self._client.pages(self._shard.shard_id, start, most=most)
+        pages = self._client.pages(self._shard.shard_id, start, most=self._most)
         newest: datetime | None = None
         while True:
             page = next(pages)
@@ -95,7 +96,9 @@ class _Reach:
                 return self._reached(page, is_finished=True)
             if self._is_tip(page):
                 return self._reached(page, is_tip=True)
-            if not page.records or self._last is None or self._first is None or self._limit.counts:
+            if not page.records or page.behind_ms == 0 or self._limit.counts:
+                continue
+            if self._last is None or self._first is None:
                 continue
             newest = newest or self._last.arrived + timedelta(milliseconds=page.behind_ms)
             if to_tip and self._last.arrived > newest:
@@ -109,6 +112,7 @@ class _Reach:
                     return self._reached(landed, is_finished=True, is_whole=is_whole)
             if not to_tip:
                 return self._reached(landed or page)
+            self._most = MOST_RECORDS
             pages = self._client.pages(self._shard.shard_id, Start.after(self._last.sequence))
 
     def _take(self, records: list[ReadRecord]) -> bool:
@@ -161,8 +165,9 @@ class _Reach:
         raise AssertionError("pages end with one that says so")
 
     def _is_tip(self, page: Page) -> bool:
-        # A closed shard goes on until Kinesis says that it ends.
-        return page.behind_ms == 0 and not self._shard.is_closed
+        # A closed shard goes on until Kinesis says that it ends, and a full page may lack what arrived in the
+        # same millisecond.
+        return page.behind_ms == 0 and len(page.records) < self._most and not self._shard.is_closed
 
     def _reached(
         self, page: Page, *, is_finished: bool = False, is_tip: bool = False, is_whole: bool = True
