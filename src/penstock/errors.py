@@ -21,6 +21,9 @@
     ├── CannotCompare                 `verify` has no answer (lake/errors.py); exit 2
     ├── TableConflict, ForeignCommit  a table that somebody else has written (lake/errors.py)
     ├── ChangesUnusable, TableAltered the log has changes that only a snapshot helps with (lake/errors.py)
+    ├── StreamReadError               a stream can't be read (kinesis/read/errors.py)
+    │   └── RecordsExpired            ... because its retention has passed what is needed
+    ├── KinesisOptionError            a bad option of a stream (sources/kinesis_options.py)
     ├── LogQueryError                 a query of the log that can't be answered (sources/log_source.py)
     ├── QuarantineError               the quarantine can't store a payload (kinesis/write/quarantine.py)
     ├── KeyRecovered                  what waited behind a failing key has to be read again

@@ -9,6 +9,8 @@ import pytest
 
 from penstock import errors
 from penstock.settings.services import CaptureSettings, ShapesSettings
+from penstock.sources.kinesis_options import OPTIONS
+from penstock.sources.kinesis_source import COLUMNS
 from penstock.status.capture_metrics import CaptureMetrics
 from penstock.status.shapes_metrics import ShapesMetrics
 
@@ -20,6 +22,7 @@ SHAPES = (ROOT / "docs" / "shapes.md").read_text()
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 SOURCE = ROOT / "src" / "penstock"
 DOORS = ("Decoder", "RecordSink", "Feed", "ShapeJobs", "VerifyJobs", "LakeTable", "Status")
+SPARK = (ROOT / "docs" / "spark.md").read_text()
 
 
 def _variables(settings: type[CaptureSettings | ShapesSettings] = CaptureSettings) -> set[str]:
@@ -79,6 +82,12 @@ def test_every_metric_of_shapes_is_documented_and_exists() -> None:
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     named = {name for row in rows for name in re.findall(r"`(penstock_\w+)`", row)}
     assert named == _metrics(ShapesMetrics())
+
+
+def test_every_option_and_column_of_penstock_kinesis_is_documented_and_exists() -> None:
+    section = SPARK.partition('## `format("penstock_kinesis")`')[2].partition("\n## ")[0]
+    named = re.findall(r"^\| `([\w.]+)`", section, re.MULTILINE)
+    assert sorted(named) == sorted([*OPTIONS, *COLUMNS.names])
 
 
 def test_every_error_that_ends_a_leadership_is_documented() -> None:

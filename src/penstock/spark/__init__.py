@@ -9,7 +9,9 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("penstock")` known to this session (docs/log.md, docs/spark.md)."""
+    """Make `format("penstock")` (docs/log.md, docs/spark.md) and `format("penstock_kinesis")` known."""
+    from penstock.sources.kinesis_source import KinesisSource
     from penstock.sources.penstock_source import PenstockSource
 
     spark.dataSource.register(PenstockSource)
+    spark.dataSource.register(KinesisSource)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any, Final, NamedTuple
 
 from botocore.config import Config
@@ -76,6 +77,12 @@ class Start(NamedTuple):
         """Behind this record."""
         return cls("AFTER_SEQUENCE_NUMBER", sequence)
 
+    @classmethod
+    def arrived(cls, timestamp: datetime) -> Start:
+        """With the first record that arrived in this second, or later."""
+        # Whole seconds: versions of botocore differ in what they send of the rest.
+        return cls("AT_TIMESTAMP", timestamp=timestamp.astimezone(UTC).replace(microsecond=0))
+
 
 TRIM_HORIZON: Final = Start("TRIM_HORIZON")
 LATEST: Final = Start("LATEST")
@@ -93,6 +100,9 @@ class StreamClient:
         self._client: Any = open_session(region).create_client(
             "kinesis", region_name=region, endpoint_url=endpoint_url, config=config
         )
+        self._called_at: dict[str, float] = {}
+        self.listed_at: datetime | None = None
+        """When Kinesis last listed the shards, by its own clock, in whole seconds; None: it doesn't tell."""
 
     def shards(self) -> list[ShardInfo]:
         """Every shard that retention still has, closed ones included."""
@@ -100,22 +110,23 @@ class StreamClient:
         request: dict[str, Any] = dict(self._named)
         while True:
             answer = self._call("list_shards", **request)
+            self.listed_at = _date(answer)
             found += map(_shard, answer["Shards"])
             if not answer.get("NextToken"):
                 return found
             request = {"NextToken": answer["NextToken"]}
 
-    def pages(self, shard_id: str, start: Start) -> Iterator[Page]:
+    def pages(self, shard_id: str, start: Start, *, most: int = MOST_RECORDS) -> Iterator[Page]:
         """Pages from `start` on, for as long as the caller wants more, or until a closed shard ends.
 
-        An empty page is no end: it only means that nothing was found this time.
+        An empty page is no end: it only means that nothing was found this time. `most`: records a page.
         """
         iterator = self._iterator(shard_id, start)
-        called_at = float("-inf")
         while True:
+            called_at = self._called_at.get(shard_id, float("-inf"))
             time.sleep(max(0.0, called_at + _CALL_EVERY_S - time.monotonic()))
-            called_at = time.monotonic()
-            answer = self._call("get_records", ShardIterator=iterator, Limit=MOST_RECORDS)
+            self._called_at[shard_id] = time.monotonic()
+            answer = self._call("get_records", ShardIterator=iterator, Limit=most)
             if answer is None:
                 # It was not used for five minutes: the caller took its time.
                 iterator = self._iterator(shard_id, start)
@@ -166,6 +177,11 @@ class StreamClient:
                 ) from None
             time.sleep(random.uniform(0, backoff_s))  # noqa: S311 - spreads retries, guards nothing
             backoff_s = min(_LONGEST_BACKOFF_S, 2 * backoff_s)
+
+
+def _date(answer: dict[str, Any]) -> datetime | None:
+    text = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
+    return None if text is None else parsedate_to_datetime(text)
 
 
 def _shard(found: dict[str, Any]) -> ShardInfo:
