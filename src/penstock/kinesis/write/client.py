@@ -36,7 +36,6 @@ from penstock.kinesis.aws.outcome import (
 from penstock.kinesis.aws.session import Endpoints, ca_bundle_of, one_line, open_session
 from penstock.kinesis.aws.transport import HttpAnswer, Transport, open_transport
 from penstock.kinesis.write.event import ChangeEvent
-from penstock.kinesis.write.ports import RecordSink as RecordSink
 
 _JSON: Final = "application/x-amz-json-1.1"
 _b64 = binascii.b2a_base64

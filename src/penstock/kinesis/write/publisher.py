@@ -23,12 +23,12 @@ from penstock.kinesis.aws.outcome import (
     Unsent,
     judge,
 )
-from penstock.kinesis.write.client import KEYS_IGNORED, RecordSink
+from penstock.kinesis.write.client import KEYS_IGNORED
 from penstock.kinesis.write.event import ChangeEvent
 from penstock.kinesis.write.gate import Flight, SendGate, Vouched
 from penstock.kinesis.write.outage import OutageClock
 from penstock.kinesis.write.plan import PublishPlan, Request, Settled
-from penstock.kinesis.write.ports import Acknowledgements, EventQueue
+from penstock.kinesis.write.ports import Acknowledgements, EventQueue, RecordSink
 from penstock.kinesis.write.undeliverable import REFUSED, UndeliverablePolicy
 from penstock.status.capture_metrics import CaptureMetrics
 from penstock.status.health import Fault, Health
