@@ -79,6 +79,9 @@ class Removals:
             return
         names = [shape.name for shape in self._shapes if shape.table == departure.table]
         for shape in (name for name in names if (name, departure.oid) not in self._rid):
+            if self._will_be_cut(shape):
+                self._rid.add((shape, departure.oid))
+                continue
             if not self._is_at(shape, departure):
                 continue
             if not await self._work.remove(shape, departure):
@@ -88,12 +91,20 @@ class Removals:
         if all((name, departure.oid) in self._rid for name in names):
             await self._snapshot_again(collector.departed(departure))
 
+    def _will_be_cut(self, shape: str) -> bool:
+        """Whether a copy replaces the table whose cut lies above all that was received, so above the look.
+
+        Its turn is not asked for: a copy that waits for its cut has it, and so may a job that hangs.
+        """
+        plan = self._ledger.plan
+        is_waiting = self._ledger.is_parked(shape) or not plan.runs_snapshot(shape)
+        return plan.awaits_snapshot(shape) and is_waiting
+
     def _is_at(self, shape: str, departure: Departure) -> bool:
         """Whether the shape's table holds all that was committed before the partition was missed."""
-        plan = self._ledger.plan
-        if plan.awaits_snapshot(shape):
-            # One that is copied now may have been cut before; one that isn't will be cut later.
-            return not plan.runs_snapshot(shape)
+        if self._ledger.plan.awaits_snapshot(shape):
+            # It is copied now, and may have been cut before.
+            return False
         progress = self._ledger.tracker.progress(shape)
         return progress is None or progress.last_flushed.tx_offset >= departure.look_lsn
 

@@ -33,6 +33,7 @@ class Desk:
         self.passed = True
         self.awaiting: set[str] = set()
         self.copying: set[str] = set()
+        self.parked: set[str] = set()
         self.flushed: dict[str, int] = {}
         """Of those that are behind."""
         self.answers: dict[str, bool | PenstockError] = {"a": True, "b": True}
@@ -52,6 +53,7 @@ class Desk:
             ),
             tracker=SimpleNamespace(progress=self.progress),
             offsets=lambda: self.offsets,
+            is_parked=self.parked.__contains__,
         )
         self.removals = Removals(
             [Shape("a", T), Shape("b", T), Shape("other", Relation("public", "other"))],
@@ -132,7 +134,17 @@ async def test_a_copy_that_runs_is_waited_for() -> None:
     assert (desk.removed, desk.open) == (["b"], [GONE])
     desk.copying.clear()
     await desk.removals.advance()
-    assert (desk.removed, desk.open) == (["b", "a"], [])
+    assert (desk.removed, desk.open) == (["b"], []), "the next one is cut later"
+
+
+async def test_a_copy_that_waits_for_its_cut_holds_nobody() -> None:
+    """It is parked, perhaps for ever; and it has the table's turn."""
+    desk = Desk()
+    desk.awaiting.add("a")
+    desk.copying.add("a")
+    desk.parked.add("a")
+    await desk.removals.advance()
+    assert (desk.removed, desk.open) == (["b"], [])
 
 
 async def test_rows_that_can_not_be_told_apart_are_copied() -> None:
