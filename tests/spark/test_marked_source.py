@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.demo.marked_stream import MarkedStream
+from penstock.kinesis.marked.manifest import Manifest
+from penstock.kinesis.read.errors import RecordsExpired
+from penstock.kinesis.read.manifest_log import Place
 from penstock.local.kinesis import LocalKinesis
 from penstock.local.postgres import PrivatePostgres
+from penstock.model.stream_position import StreamPosition
+from penstock.sources.marked_driver import MarkedDriver
+from penstock.sources.marked_query import MarkedQuery
 from penstock.spark import register
 from tests.servers.capture_site import CaptureSite
 from tests.servers.shapes_fixtures import Started
@@ -170,3 +177,64 @@ def test_what_can_not_be_read_is_said(spark: SparkSession, site: CaptureSite) ->
     ):
         with pytest.raises(PySparkException, match=sentence):
             spark.read.format("penstock").options(**options(site, **wrong)).load().count()
+
+
+class FakeLog:
+    """The manifests of a slot, and from which on their records are there."""
+
+    def __init__(self, changes: list[int], there_from: int) -> None:
+        self.changes = changes
+        self.there_from = there_from
+        self.tried: list[int] = []
+
+    def read(self, after: Place | None) -> Iterator[tuple[Place, Manifest]]:
+        assert after is None
+        for number, changes in enumerate(self.changes):
+            since, resolved = (str(StreamPosition(1, 10 * (number + more))) for more in (0, 1))
+            manifest = Manifest("R", "7", "slot", "", since, resolved, changes, number, {}, {})
+            yield Place("s", number), manifest
+
+    def is_there(self, manifest: Manifest) -> bool:
+        self.tried.append(manifest.bytes)
+        return manifest.changes == 0 or manifest.bytes >= self.there_from
+
+
+@pytest.mark.parametrize(
+    ("changes", "there_from", "begins"),
+    [
+        ([1] * 50, 0, 0),
+        ([1] * 50, 1, 1),
+        ([1] * 50, 20, 20),
+        ([1] * 50, 49, 49),
+        ([1, 0, 0, 1, 1], 3, 1),
+        ([0, 0, 1, 1, 0], 3, 3),
+        ([1, 1, 0, 0], 9, 2),
+        ([0, 0], 9, 0),
+        ([1] * 3000, 2900, 2900),
+    ],
+)
+def test_a_new_query_begins_with_the_first_records_that_are_there(
+    monkeypatch: pytest.MonkeyPatch, changes: list[int], there_from: int, begins: int
+) -> None:
+    log = FakeLog(changes, there_from)
+    driver = MarkedDriver.__new__(MarkedDriver)
+    query = {"kinesis.streamName": "s", "kinesis.region": "eu-west-1", "slot": "slot"}
+    monkeypatch.setattr(driver, "_query", MarkedQuery.parse(query), raising=False)
+    monkeypatch.setattr(driver, "_log", log, raising=False)
+    monkeypatch.setattr(driver, "_is_there", log.is_there)
+    found = driver.begin()
+    assert found is not None
+    assert found.resolved == str(StreamPosition(1, 10 * begins))
+    assert found.place == (None if begins == 0 else Place("s", begins - 1))
+    assert len(log.tried) < 40
+
+
+def test_records_that_are_all_gone_are_no_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = FakeLog([1, 1, 1], 9)
+    driver = MarkedDriver.__new__(MarkedDriver)
+    query = {"kinesis.streamName": "s", "kinesis.region": "eu-west-1", "slot": "slot"}
+    monkeypatch.setattr(driver, "_query", MarkedQuery.parse(query), raising=False)
+    monkeypatch.setattr(driver, "_log", log, raising=False)
+    monkeypatch.setattr(driver, "_is_there", log.is_there)
+    with pytest.raises(RecordsExpired, match="manifests are gone"):
+        driver.begin()

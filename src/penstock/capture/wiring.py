@@ -110,7 +110,9 @@ class Pipeline:
             self.marker or self.tracker,
             store=note_store,
             note=note,
-            accepted=lambda: self.tracker.drained_count,
+            accepted=lambda: (
+                self.tracker.drained_count if self.marker is None else self.marker.marked_records
+            ),
             on_moved=lambda: self.feedback.send_if_moved(),
         )
         self.feedback = Feedback(

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from penstock.decoding.plugins import decoder_for
 from penstock.kinesis.marked.manifest import Manifest
 from penstock.kinesis.read.chain import Link
 from penstock.kinesis.read.errors import RecordsExpired, StreamReadError
 from penstock.kinesis.read.manifest_log import ManifestLog, Place
-from penstock.kinesis.read.marked_plan import PATIENCE_S, MarkedOffset, MarkedPlan
+from penstock.kinesis.read.marked_plan import PATIENCE_S, MarkedOffset, MarkedPlan, ReadLimits
 from penstock.kinesis.read.marked_ranges import MarkedTask, ShardSpan, plan_tasks, read_span, read_task
 from penstock.kinesis.read.shards import ShardInfo
 from penstock.model.log_offset import LogOffset
@@ -19,8 +21,16 @@ from penstock.sources.log_source import Layout
 from penstock.sources.marked_query import EARLIEST, MarkedQuery
 from penstock.sources.marked_rows import PLUGIN, Typed, is_pointer, of_tables
 
+_LONGEST_STEP: Final = 1024
 _LOOKED_AT: Final = 5
 """So many of a table's newest manifests tell its columns."""
+
+
+class _Candidate(NamedTuple):
+    """A manifest to begin with, and the place of the one before it."""
+
+    behind: Place | None
+    manifest: Manifest
 
 
 class MarkedDriver:
@@ -35,22 +45,59 @@ class MarkedDriver:
 
     def begin(self) -> MarkedOffset | None:
         """Where a new query begins; None if no manifest is there yet."""
-        before: Place | None = None
-        last: tuple[Place, Manifest] | None = None
+        return self._earliest() if self._query.start == EARLIEST else self._latest()
+
+    def _latest(self) -> MarkedOffset | None:
+        newest: Manifest | None = None
+        last: Place | None = None
         for place, manifest in self._log.read(None):
-            last = place, manifest
-            if self._query.start == EARLIEST and self._is_there(manifest):
-                return MarkedOffset(manifest.since, before, manifest.system, manifest.since, before)
-            before = place
-        if last is None:
+            last = place
+            # One that was replaced may have been carried out late.
+            newest = manifest if newest is None else max(newest, manifest, key=lambda each: each.resolved)
+        if newest is None:
             return None
-        place, manifest = last
-        if self._query.start == EARLIEST:
+        return MarkedOffset(newest.resolved, last, newest.system, newest.resolved, last)
+
+    def _earliest(self) -> MarkedOffset | None:
+        """The first manifest whose records are there, or empty ones directly before it.
+
+        What is there once stays there for as long as what comes later: so not every one is tried, but after
+        a failure the second behind it, then the fourth, and so on; and those between if that is there.
+        """
+        before: Place | None = None
+        waiting: list[_Candidate] = []
+        """Behind the last one whose records are gone."""
+        step, has_any = 1, False
+        for place, manifest in self._log.read(None):
+            has_any = True
+            waiting.append(_Candidate(before, manifest))
+            before = place
+            if sum(each.manifest.changes > 0 for each in waiting) < step:
+                continue
+            if self._is_there(manifest):
+                return self._first_of(waiting)
+            waiting, step = [], min(2 * step, _LONGEST_STEP)
+        if waiting:
+            return self._first_of(waiting)
+        if has_any:
             raise RecordsExpired(
                 f"{self._query.stream}: the records of all {self._query.slot} manifests are gone: the"
                 " stream's retention has passed them"
             )
-        return MarkedOffset(manifest.resolved, place, manifest.system, manifest.resolved, place)
+        return None
+
+    def _first_of(self, candidates: Sequence[_Candidate]) -> MarkedOffset:
+        """Behind the last of these whose records are gone."""
+        full = [place for place, each in enumerate(candidates) if each.manifest.changes]
+        gone = bisect_left(full, True, key=lambda place: self._is_there(candidates[place].manifest))
+        first = 0 if gone == 0 else full[gone - 1] + 1
+        if first == len(candidates):
+            raise RecordsExpired(
+                f"{self._query.stream}: the records of all {self._query.slot} manifests are gone: the"
+                " stream's retention has passed them"
+            )
+        behind, manifest = candidates[first]
+        return MarkedOffset(manifest.since, behind, manifest.system, manifest.since, behind)
 
     def newest(self) -> str:
         """Where the newest manifest ends."""
@@ -78,6 +125,19 @@ class MarkedDriver:
             " capture write it with KINESIS_MARKED_STREAM=true; name its REPLICATION_SLOT as slot, and its"
             " KINESIS_MARKS_STREAM, if there is one, as kinesis.marksStreamName"
         )
+
+    def everything(self, now: float) -> list[MarkedTask]:
+        """What executors read for all that is there."""
+        end = self.begin()
+        if end is None:
+            raise self.unmarked()
+        newest = self.newest()
+        found: list[MarkedTask] = []
+        while True:
+            start, end = end, self.plan.advance(end, ReadLimits(), now, up_to=newest)
+            if end == start:
+                return found
+            found += self.tasks(start, end, now)
 
     def tasks(self, start: MarkedOffset, end: MarkedOffset, now: float) -> list[MarkedTask]:
         """What executors read for a batch."""

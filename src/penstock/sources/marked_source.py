@@ -54,16 +54,11 @@ class _Reading:
 
 
 class MarkedReader(_Reading, DataSourceReader):
-    """`spark.read`: everything from the start up to what is there at load."""
+    """`spark.read`: everything from the start up to what is there when it is planned."""
 
     def partitions(self) -> Sequence[InputPartition]:
         """The tasks."""
-        driver, now = MarkedDriver(self._query), time.monotonic()
-        start = driver.begin()
-        if start is None:
-            raise driver.unmarked()
-        end = driver.plan.advance(start, ReadLimits(), now)
-        return [_Task(task) for task in driver.tasks(start, end, now)]
+        return [_Task(task) for task in MarkedDriver(self._query).everything(time.monotonic())]
 
 
 class MarkedStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -7,10 +7,14 @@ from typing import Final, NamedTuple
 
 from penstock.kinesis.marked.manifest import Manifest
 from penstock.kinesis.read.chain import Chain, Link
+from penstock.kinesis.read.errors import RecordsExpired
 from penstock.kinesis.read.manifest_log import Place
+from penstock.model.stream_position import StreamPosition
 
 PATIENCE_S: Final = 60.0
 """How long a manifest that comes late is waited for."""
+MOST_STEPS: Final = 5_000
+"""So many manifests are read ahead of a batch, or make one: some eight minutes of a busy stream."""
 
 
 class MarkedOffset(NamedTuple):
@@ -50,10 +54,10 @@ Fetch = Callable[[Place | None], Iterable[tuple[Place, Manifest]]]
 class MarkedPlan:
     """Follows the manifests behind an offset. Knows no clock and no Spark; `fetch` asks the stream.
 
-    1. `advance` reads what manifests are new, and gives the offset of the next batch: as many links of the
-       chain as the limits allow, at least one, or the same offset if there is none.
+    1. `advance` reads new manifests, no more than a batch needs, and gives the offset of the next batch: as
+       many links of the chain as the limits allow, at least one, or the same offset if there is none.
     2. `links` gives the links between two offsets, those of a restarted query included: then the chain is
-       built again from the first of them.
+       built again from the first of them. Where it doesn't reach the second, manifests are gone: an error.
     3. `held_since` is when the first manifest came that is held back for another; too long ago is a gap.
     """
 
@@ -63,6 +67,8 @@ class MarkedPlan:
         self._chain: Chain[Place | None] | None = None
         self._steps: list[_Step] = []
         """Behind `_at`, in order."""
+        self._ahead = ReadLimits(0, 0)
+        """What the steps hold together."""
         self._at: MarkedOffset | None = None
         self._held_since: float | None = None
 
@@ -71,10 +77,11 @@ class MarkedPlan:
     ) -> MarkedOffset:
         """The end of the next batch; not beyond `up_to`, and then no manifest is waited for."""
         self._go_to(offset)
-        self._read(now, patience_s=PATIENCE_S if up_to is None else 0.0)
+        patience_s = PATIENCE_S if up_to is None else 0.0
+        self._read(now, patience_s, lambda: len(self._steps) >= MOST_STEPS or self._exceeds(limits))
         changes = size_bytes = 0
         chosen: _Step | None = None
-        for step in self._steps:
+        for step in self._steps[:MOST_STEPS]:
             said = step.link.manifest
             changes, size_bytes = changes + said.changes, size_bytes + said.bytes
             is_over = _exceeds(changes, limits.changes) or _exceeds(size_bytes, limits.size_bytes)
@@ -88,14 +95,14 @@ class MarkedPlan:
     def links(self, start: MarkedOffset, end: MarkedOffset, now: float) -> list[Link]:
         """What lies between them."""
         self._go_to(start)
-        if not any(step.link.manifest.resolved >= end.resolved for step in self._steps):
-            self._read(now, PATIENCE_S)
-        found = []
-        for step in self._steps:
-            if step.link.start >= end.resolved:
-                break
-            found.append(step.link)
-        return found
+        self._read(now, 0.0, lambda: self._reaches(end.resolved))
+        if not self._reaches(end.resolved):
+            raise RecordsExpired(
+                f"the manifests up to {StreamPosition.parse(end.resolved).described()} are no longer there:"
+                " the stream's retention has passed them, or it is another stream. Fix: begin again, with a"
+                " new snapshot of what is kept downstream"
+            )
+        return [step.link for step in self._steps if step.link.start < end.resolved]
 
     @property
     def newest(self) -> str | None:
@@ -109,23 +116,48 @@ class MarkedPlan:
         if self._at is not None and self._chain is not None:
             for count, step in enumerate(self._steps, start=1):
                 if step.link.manifest.resolved == offset.resolved:
+                    for each in self._steps[:count]:
+                        self._count(each.link.manifest, -1)
                     del self._steps[:count]
                     self._at = offset
                     return
             if self._at.resolved == offset.resolved:
                 return
         self._at = offset
-        self._steps = []
+        self._steps, self._ahead = [], ReadLimits(0, 0)
         self._held_since = None
         self._chain = Chain(
             slot=self._slot, system=offset.system, applied=offset.resolved, place=offset.place
         )
 
-    def _read(self, now: float, patience_s: float) -> None:
+    def _reaches(self, resolved: str) -> bool:
+        return self.newest is not None and self.newest >= resolved
+
+    def _exceeds(self, limits: ReadLimits) -> bool:
+        ahead = self._ahead
+        return _exceeds(ahead.changes or 0, limits.changes) or _exceeds(
+            ahead.size_bytes or 0, limits.size_bytes
+        )
+
+    def _count(self, manifest: Manifest, times: int) -> None:
+        changes, size_bytes = self._ahead
+        self._ahead = ReadLimits(
+            (changes or 0) + times * manifest.changes, (size_bytes or 0) + times * manifest.bytes
+        )
+
+    def _read(self, now: float, patience_s: float, is_enough: Callable[[], bool]) -> None:
+        """Take manifests until there are enough, or all that are there."""
         chain = self._chain
         assert chain is not None, "the plan is at an offset"
+        if is_enough():
+            return
         for place, manifest in self._fetch(chain.place):
-            self._steps += [_Step(link, resume_at) for link, resume_at in chain.take(manifest, place)]
+            links = [_Step(link, resume_at) for link, resume_at in chain.take(manifest, place)]
+            self._steps += links
+            for step in links:
+                self._count(step.link.manifest, 1)
+            if links and is_enough():
+                return
         gap = chain.gap
         if gap is None:
             self._held_since = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.kinesis.marked.prefix import PREFIX_BYTES, unmarked
 from penstock.kinesis.read.chain import Link
@@ -14,8 +14,10 @@ from penstock.kinesis.read.positions import Positions
 from penstock.kinesis.read.shards import ShardInfo, overlapping
 from penstock.model.lsn import format_lsn
 
-_MARK = b'{"pos":"'
-_POINTER = b'"action":"Q"'
+_MARK: Final = b'{"pos":"'
+_POINTER: Final = b'"action":"Q"'
+_SILENCE: Final = 40
+"""So many empty pages at the end of an open shard mean that nothing comes: some ten seconds."""
 
 
 class Portion(NamedTuple):
@@ -107,24 +109,52 @@ def read_task(client: StreamClient, task: MarkedTask) -> Iterator[MarkedRecord]:
 def read_span(client: StreamClient, span: ShardSpan) -> Iterator[ReadRecord]:
     """Every record of a range, others' included; RecordsExpired if its first one is gone."""
     is_first = True
+    silence = 0
     for page in client.pages(span.shard, Start.at(span.first)):
+        silence = silence + 1 if not page.records and page.behind_ms == 0 else 0
+        is_over = page.is_last or silence >= _SILENCE
         for record in page.records:
             if is_first and record.sequence != span.first:
-                raise RecordsExpired(
-                    f"{client.stream}, {span.shard}: the records from {span.first} on are gone: the stream's"
-                    " retention has passed them. Fix: begin again, with a new snapshot of what is kept"
-                    " downstream, and let the stream keep records longer than readers may fall behind"
-                )
+                raise _expired(client, span)
             is_first = False
             if record.sequence <= span.last:
                 yield record
             if record.sequence >= span.last:
                 return
-        if page.is_last:
+        if is_over and is_first:
+            raise _expired(client, span)
+        if is_over:
             raise StreamReadError(
                 f"{client.stream}, {span.shard} ends before {span.last}, which a manifest names: the stream"
                 " isn't the one that was written to"
             )
+
+
+def _expired(client: StreamClient, span: ShardSpan) -> RecordsExpired:
+    return RecordsExpired(
+        f"{client.stream}, {span.shard}: the records from {span.first} on are gone: the stream's retention"
+        " has passed them. Fix: begin again, with a new snapshot of what is kept downstream, and let the"
+        " stream keep records longer than readers may fall behind"
+    )
+
+
+def _also(portions: Sequence[Portion]) -> list[list[int]]:
+    """For each portion, those behind it that begin before it ends."""
+    lowest: list[bytes] = []
+    """Of each portion and all behind it: the lowest `since`."""
+    for portion in reversed(portions):
+        lowest.append(min(portion.since, lowest[-1]) if lowest else portion.since)
+    lowest.reverse()
+    found = []
+    for index, portion in enumerate(portions):
+        later = index + 1
+        reaching = []
+        while later < len(portions) and lowest[later] < portion.resolved:
+            if portions[later].since < portion.resolved:
+                reaching.append(later)
+            later += 1
+        found.append(reaching)
+    return found
 
 
 class _Sieve:
@@ -136,10 +166,7 @@ class _Sieve:
         self._seen = [Positions() for _ in portions]
         # A manifest may begin below what was applied: its answer was lost and another one says it again, or
         # another leader began where the slot stood. Then several speak of a position.
-        self._also = [
-            [later for later in range(index + 1, len(portions)) if portions[later].since < portion.resolved]
-            for index, portion in enumerate(portions)
-        ]
+        self._also = _also(portions)
         self._pointers: dict[bytes, MarkedRecord] = {}
 
     def keep(self, shard: str, record: ReadRecord) -> MarkedRecord | None:

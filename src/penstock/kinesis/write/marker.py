@@ -23,6 +23,7 @@ from penstock.status.capture_metrics import CaptureMetrics
 from penstock.status.health import Fault, Health
 
 _SAY_AGAIN_S = 5.0
+_LOOK_EVERY_S = 0.1
 
 _log = structlog.get_logger()
 
@@ -85,6 +86,11 @@ class Marker:
         return self._marks.since_lsn
 
     @property
+    def marked_records(self) -> int:
+        """Records that accepted manifests speak of."""
+        return self._marks.told_records
+
+    @property
     def is_behind(self) -> bool:
         """Whether accepted records wait for a manifest."""
         return self._marks.waiting_records > 0
@@ -103,6 +109,8 @@ class Marker:
         """Send manifests when they are due, until cancelled, or until none is accepted for too long."""
         while True:
             now = time.monotonic()
+            # A commit may come long after its last record, and moves the frontier by itself.
+            self._marks.passed(self._tracker.frontier_lsn)
             due_at = self._pace.due_at(waiting_records=self._marks.waiting_records)
             if due_at <= now:
                 async with self._turn:
@@ -110,7 +118,7 @@ class Marker:
                 continue
             self._wake.clear()
             try:
-                async with asyncio.timeout(due_at - now):
+                async with asyncio.timeout(min(due_at - now, _LOOK_EVERY_S)):
                     await self._wake.wait()
             except TimeoutError:
                 continue
@@ -143,7 +151,12 @@ class Marker:
             self._sink.put_mark, data, key, self._after, self._flight.may_leave
         )
         # Not awaited itself: a cancellation must leave it to `close`. A resolver knows no time-out.
-        done, _ = await asyncio.wait([self._under_way], timeout=self._outage_limit_s)
+        try:
+            done, _ = await asyncio.wait([self._under_way], timeout=self._outage_limit_s)
+        except asyncio.CancelledError:
+            # Whether it was accepted nobody knows; another may still be sent before the end.
+            self._marks.take_back()
+            raise
         if not done:
             raise SinkOutage(f"a manifest is under way for {self._outage_limit_s:.0f} s")
         result, self._under_way = self._under_way.result(), None

@@ -141,6 +141,8 @@ class Marks:
         """Sorted, and without a commit LSN in common."""
         self._next = Tally()
         self._drafted: Draft | None = None
+        self.told_records = 0
+        """Records that accepted manifests speak of."""
 
     @property
     def since_lsn(self) -> int:
@@ -158,12 +160,12 @@ class Marks:
         for event, entry in zip(events, entries, strict=True):
             tally = self._next if event.commit_lsn < complete else self._span(event.commit_lsn).tally
             tally.add(event, entry)
-        self._close(frontier_lsn)
+        self.passed(frontier_lsn)
 
     def draft(self, frontier_lsn: int) -> Draft:
         """What is to be said of everything that is complete."""
         assert self._drafted is None, "one draft at a time"
-        self._close(frontier_lsn)
+        self.passed(frontier_lsn)
         self._drafted = Draft(self._since_lsn, self.complete_lsn(frontier_lsn), self._next)
         self._next = Tally()
         return self._drafted
@@ -172,6 +174,7 @@ class Marks:
         """The draft's manifest was accepted."""
         assert self._drafted is not None, "there is a draft"
         self._since_lsn = self._drafted.resolved_lsn
+        self.told_records += self._drafted.tally.records
         self._drafted = None
 
     def take_back(self) -> None:
@@ -206,8 +209,8 @@ class Marks:
             spans.append(one)
         self._spans = spans
 
-    def _close(self, frontier_lsn: int) -> None:
-        """What the frontier has passed is complete."""
+    def passed(self, frontier_lsn: int) -> None:
+        """The frontier is there: what it has passed is complete."""
         count = 0
         for span in self._spans:
             if span.last >= frontier_lsn:

@@ -197,3 +197,38 @@ async def test_closing_waits_for_one_that_has_left() -> None:
     await some.marker.close()
     assert time.monotonic() - began_at > 0.1
     assert some.moved == [], "a leadership that is over confirms nothing"
+
+
+async def test_one_that_is_given_up_in_mid_send_is_said_again() -> None:
+    """A drain whose time is over cancels it; whether it was accepted nobody knows."""
+
+    def slow() -> MarkResult:
+        time.sleep(0.2)
+        return Placed("41")
+
+    some = made(Sink(slow))
+    some.accept(100, 110)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await some.marker.catch_up()
+    assert (some.marker.frontier_lsn, some.marker.is_behind) == (100, True)
+    await some.marker.catch_up()
+    assert some.sink.spans() == [(100, 110, 1), (100, 110, 1)]
+    assert (some.marker.frontier_lsn, some.marker.marked_records) == (110, 1)
+    await some.marker.close()
+
+
+async def test_a_commit_that_comes_after_its_records_is_told_of_soon() -> None:
+    """The frontier moves without another record, and no rest of ten seconds lies between."""
+    some = made(Sink())
+    some.accept(100, 100)
+    assert not some.marker.is_behind
+    running = asyncio.create_task(some.until(lambda: some.marker.frontier_lsn == 110))
+    async with asyncio.timeout(10):
+        while not some.sink.sent:  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+    some.tracker.frontier_lsn = 110
+    began_at = time.monotonic()
+    await running
+    assert time.monotonic() - began_at < 5
+    assert some.sink.spans() == [(100, 100, 0), (100, 110, 1)]

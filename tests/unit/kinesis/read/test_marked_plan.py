@@ -1,0 +1,121 @@
+"""Offsets of a marked stream: what a batch holds, and what a restart must find again."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.kinesis.marked.manifest import Manifest
+from penstock.kinesis.read import marked_plan
+from penstock.kinesis.read.chain import StreamGap
+from penstock.kinesis.read.errors import RecordsExpired
+from penstock.kinesis.read.manifest_log import Place
+from penstock.kinesis.read.marked_plan import PATIENCE_S, MarkedOffset, MarkedPlan, ReadLimits
+from penstock.model.stream_position import StreamPosition
+
+NO_LIMITS = ReadLimits()
+
+
+def at(lsn: int) -> str:
+    return str(StreamPosition(1, lsn))
+
+
+def manifest(since: int, resolved: int, changes: int = 1) -> Manifest:
+    return Manifest("R", "7", "slot", "0" * 12, at(since), at(resolved), changes, 100 * changes, {}, {})
+
+
+class Log:
+    """Manifests in one shard, numbered from 1; counts how many were read."""
+
+    def __init__(self, *manifests: Manifest) -> None:
+        self.manifests = list(manifests)
+        self.trimmed = 0
+        self.read = 0
+
+    def fetch(self, after: Place | None) -> list[tuple[Place, Manifest]]:
+        first = max(self.trimmed, 0 if after is None else after.sequence)
+
+        def found() -> list[tuple[Place, Manifest]]:
+            return [
+                (Place("s", number), each)
+                for number, each in enumerate(self.manifests[first:], start=first + 1)
+            ]
+
+        return _Counted(self, found())
+
+
+class _Counted(list[tuple[Place, Manifest]]):
+    def __init__(self, log: Log, found: list[tuple[Place, Manifest]]) -> None:
+        super().__init__(found)
+        self._log = log
+
+    def __iter__(self):  # type: ignore[no-untyped-def]
+        for each in super().__iter__():
+            self._log.read += 1
+            yield each
+
+
+START = MarkedOffset(at(10), None, "7", at(10))
+
+
+def chain(count: int, changes: int = 1) -> list[Manifest]:
+    return [manifest(10 * (place + 1), 10 * (place + 2), changes) for place in range(count)]
+
+
+def resolved(offset: MarkedOffset) -> int:
+    return StreamPosition.parse(offset.resolved).commit_lsn
+
+
+def test_a_batch_holds_what_the_limits_allow_and_at_least_one_manifest() -> None:
+    log = Log(*chain(6, changes=4))
+    plan = MarkedPlan(log.fetch, "slot")
+    ends, offset = [], START
+    for limits in (ReadLimits(changes=9), ReadLimits(size_bytes=1), NO_LIMITS, NO_LIMITS):
+        offset = plan.advance(offset, limits, 0.0)
+        ends.append(resolved(offset))
+    assert ends == [30, 40, 70, 70]
+
+
+def test_no_more_manifests_are_read_than_a_batch_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log(*chain(500))
+    plan = MarkedPlan(log.fetch, "slot")
+    offset = plan.advance(START, ReadLimits(changes=5), 0.0)
+    assert resolved(offset) == 60
+    assert log.read < 10
+    monkeypatch.setattr(marked_plan, "MOST_STEPS", 20)
+    offset = plan.advance(offset, NO_LIMITS, 0.0)
+    assert resolved(offset) == 260
+    assert log.read < 40
+
+
+def test_a_restarted_batch_is_found_again_or_it_is_an_error() -> None:
+    """It must never become an empty one because its manifests are gone."""
+    log = Log(*chain(6))
+    end = MarkedPlan(log.fetch, "slot").advance(START, ReadLimits(changes=4), 0.0)
+    assert resolved(end) == 50
+    assert [link.start for link in MarkedPlan(log.fetch, "slot").links(START, end, 0.0)] == [
+        at(10), at(20), at(30), at(40),
+    ]  # fmt: skip
+    log.trimmed = 2
+    with pytest.raises(StreamGap):
+        MarkedPlan(log.fetch, "slot").links(START, end, 0.0)
+    log.trimmed = 6
+    with pytest.raises(RecordsExpired, match="manifests up to 0/32 of timeline 1 are no longer there"):
+        MarkedPlan(log.fetch, "slot").links(START, end, 0.0)
+
+
+def test_a_gap_is_given_time_unless_there_is_an_end() -> None:
+    log = Log(manifest(20, 30))
+    plan = MarkedPlan(log.fetch, "slot")
+    assert plan.advance(START, NO_LIMITS, 100.0) == START
+    assert plan.advance(START, NO_LIMITS, 100.0 + PATIENCE_S - 1) == START
+    with pytest.raises(StreamGap, match="up to 0/A of timeline 1, and the next manifest begins at 0/14"):
+        plan.advance(START, NO_LIMITS, 100.0 + PATIENCE_S)
+    with pytest.raises(StreamGap):
+        MarkedPlan(log.fetch, "slot").advance(START, NO_LIMITS, 0.0, up_to=at(30))
+    log.manifests.append(manifest(10, 20))
+    assert resolved(MarkedPlan(log.fetch, "slot").advance(START, NO_LIMITS, 0.0)) == 30
+
+
+def test_nothing_lies_beyond_the_end_that_was_asked_for() -> None:
+    plan = MarkedPlan(Log(*chain(6)).fetch, "slot")
+    assert resolved(plan.advance(START, NO_LIMITS, 0.0, up_to=at(45))) == 40
