@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,19 +16,6 @@ from tests.servers.capture_site import CaptureSite, readiness, wait_for_phase, w
 from tests.servers.fake_sts import FakeSts
 
 TABLE = "CREATE TABLE items (id int PRIMARY KEY, version int)"
-
-
-@pytest.fixture
-def sts() -> Iterator[FakeSts]:
-    with FakeSts() as server:
-        yield server
-
-
-@pytest.fixture
-def token(tmp_path: Path) -> Path:
-    path = tmp_path / "token"
-    path.write_text("a token")
-    return path
 
 
 @pytest.fixture

@@ -197,19 +197,6 @@ def test_a_sink_that_never_answered_holds_nobody_up(site: CaptureSite, fault_pro
         assert stop(capture) < PROMPTLY_S
 
 
-@pytest.fixture
-def sts() -> Iterator[FakeSts]:
-    with FakeSts() as server:
-        yield server
-
-
-@pytest.fixture
-def token(tmp_path: Path) -> Path:
-    path = tmp_path / "token"
-    path.write_text("a token")
-    return path
-
-
 def test_an_sts_that_never_answers_at_the_start(site: CaptureSite, sts: FakeSts, token: Path) -> None:
     """Issue 8, point 8."""
     sts.delay_s = 3600

@@ -199,6 +199,15 @@ class FakeLog:
         return manifest.changes == 0 or manifest.bytes >= self.there_from
 
 
+def driver_of(log: FakeLog, monkeypatch: pytest.MonkeyPatch) -> MarkedDriver:
+    driver = MarkedDriver.__new__(MarkedDriver)
+    query = {"kinesis.streamName": "s", "kinesis.region": "eu-west-1", "slot": "slot"}
+    monkeypatch.setattr(driver, "_query", MarkedQuery.parse(query), raising=False)
+    monkeypatch.setattr(driver, "_log", log, raising=False)
+    monkeypatch.setattr(driver, "_is_there", log.is_there)
+    return driver
+
+
 @pytest.mark.parametrize(
     ("changes", "there_from", "begins"),
     [
@@ -217,11 +226,7 @@ def test_a_new_query_begins_with_the_first_records_that_are_there(
     monkeypatch: pytest.MonkeyPatch, changes: list[int], there_from: int, begins: int
 ) -> None:
     log = FakeLog(changes, there_from)
-    driver = MarkedDriver.__new__(MarkedDriver)
-    query = {"kinesis.streamName": "s", "kinesis.region": "eu-west-1", "slot": "slot"}
-    monkeypatch.setattr(driver, "_query", MarkedQuery.parse(query), raising=False)
-    monkeypatch.setattr(driver, "_log", log, raising=False)
-    monkeypatch.setattr(driver, "_is_there", log.is_there)
+    driver = driver_of(log, monkeypatch)
     found = driver.begin()
     assert found is not None
     assert found.resolved == str(StreamPosition(1, 10 * begins))
@@ -231,10 +236,6 @@ def test_a_new_query_begins_with_the_first_records_that_are_there(
 
 def test_records_that_are_all_gone_are_no_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
     log = FakeLog([1, 1, 1], 9)
-    driver = MarkedDriver.__new__(MarkedDriver)
-    query = {"kinesis.streamName": "s", "kinesis.region": "eu-west-1", "slot": "slot"}
-    monkeypatch.setattr(driver, "_query", MarkedQuery.parse(query), raising=False)
-    monkeypatch.setattr(driver, "_log", log, raising=False)
-    monkeypatch.setattr(driver, "_is_there", log.is_there)
+    driver = driver_of(log, monkeypatch)
     with pytest.raises(RecordsExpired, match="manifests are gone"):
         driver.begin()

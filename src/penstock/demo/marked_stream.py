@@ -50,10 +50,6 @@ class MarkedStream:
         yield from reader.transactions(self.manifests)
         reader.end()
 
-    def lose(self, shard: str, number: int) -> None:
-        """As if retention had taken a record."""
-        del self._shards[shard][number]
-
     def _read(self, shard: str, first: int, last: int) -> Iterable[tuple[int, bytes]]:
         held = self._shards[shard]
         return [(number, held[number]) for number in range(first, last + 1) if number in held]

@@ -80,10 +80,7 @@ class MarkedDriver:
         if waiting:
             return self._first_of(waiting)
         if has_any:
-            raise RecordsExpired(
-                f"{self._query.stream}: the records of all {self._query.slot} manifests are gone: the"
-                " stream's retention has passed them"
-            )
+            raise self._all_gone()
         return None
 
     def _first_of(self, candidates: Sequence[_Candidate]) -> MarkedOffset:
@@ -92,12 +89,15 @@ class MarkedDriver:
         gone = bisect_left(full, True, key=lambda place: self._is_there(candidates[place].manifest))
         first = 0 if gone == 0 else full[gone - 1] + 1
         if first == len(candidates):
-            raise RecordsExpired(
-                f"{self._query.stream}: the records of all {self._query.slot} manifests are gone: the"
-                " stream's retention has passed them"
-            )
+            raise self._all_gone()
         behind, manifest = candidates[first]
         return MarkedOffset(manifest.since, behind, manifest.system, manifest.since, behind)
+
+    def _all_gone(self) -> RecordsExpired:
+        return RecordsExpired(
+            f"{self._query.stream}: the records of all {self._query.slot} manifests are gone: the stream's"
+            " retention has passed them"
+        )
 
     def newest(self) -> str:
         """Where the newest manifest ends."""

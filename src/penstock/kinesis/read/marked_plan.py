@@ -67,7 +67,7 @@ class MarkedPlan:
         self._chain: Chain[Place | None] | None = None
         self._steps: list[_Step] = []
         """Behind `_at`, in order."""
-        self._ahead = ReadLimits(0, 0)
+        self._changes = self._bytes = 0
         """What the steps hold together."""
         self._at: MarkedOffset | None = None
         self._held_since: float | None = None
@@ -124,7 +124,7 @@ class MarkedPlan:
             if self._at.resolved == offset.resolved:
                 return
         self._at = offset
-        self._steps, self._ahead = [], ReadLimits(0, 0)
+        self._steps, self._changes, self._bytes = [], 0, 0
         self._held_since = None
         self._chain = Chain(
             slot=self._slot, system=offset.system, applied=offset.resolved, place=offset.place
@@ -134,16 +134,11 @@ class MarkedPlan:
         return self.newest is not None and self.newest >= resolved
 
     def _exceeds(self, limits: ReadLimits) -> bool:
-        ahead = self._ahead
-        return _exceeds(ahead.changes or 0, limits.changes) or _exceeds(
-            ahead.size_bytes or 0, limits.size_bytes
-        )
+        return _exceeds(self._changes, limits.changes) or _exceeds(self._bytes, limits.size_bytes)
 
     def _count(self, manifest: Manifest, times: int) -> None:
-        changes, size_bytes = self._ahead
-        self._ahead = ReadLimits(
-            (changes or 0) + times * manifest.changes, (size_bytes or 0) + times * manifest.bytes
-        )
+        self._changes += times * manifest.changes
+        self._bytes += times * manifest.bytes
 
     def _read(self, now: float, patience_s: float, is_enough: Callable[[], bool]) -> None:
         """Take manifests until there are enough, or all that are there."""
