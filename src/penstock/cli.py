@@ -52,6 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     shapes.add_argument("--config", type=Path, required=True, metavar="FILE", help="the shapes file (TOML)")
     shapes.add_argument("--once", action="store_true", help="end when the tables have all that is there now")
+    _add_stream(shapes, "read changes from this marked stream, and not from a slot of its own")
     shapes.add_argument(
         "--resnapshot",
         action="append",
@@ -86,6 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument(
         "--config", type=Path, metavar="FILE", help="a shapes file: check for `penstock shapes` instead"
     )
+    _add_stream(check, "with --config: check for shapes that read changes from this marked stream")
     _add_spark(check)
     check.set_defaults(run=_check)
 
@@ -145,6 +147,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_stream(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument("--from", dest="stream", metavar="kinesis://STREAM", help=what)
+
+
 def _add_spark(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--master", default="local[*]", help="the Spark master (local[*])")
     parser.add_argument(
@@ -171,7 +177,7 @@ def _shapes(arguments: argparse.Namespace) -> int:
     settings = load_shapes_settings()
     file = load_shapes_file(arguments.config)
     _need_spark()
-    from penstock.shapes.app import Run, run_shapes
+    from penstock.shapes.app import Run, run_shapes, stream_address
     from penstock.shapes.progress import open_progress
 
     run = Run(
@@ -179,6 +185,7 @@ def _shapes(arguments: argparse.Namespace) -> int:
         dict(arguments.conf),
         once=arguments.once,
         resnapshot=frozenset(arguments.resnapshot),
+        stream=None if arguments.stream is None else stream_address(arguments.stream),
     )
     with open_progress() as progress:
         # After the screen, which prints what is logged above itself.

@@ -43,8 +43,11 @@ class Started(NamedTuple):
 class RunOnce(Protocol):
     """`penstock shapes --once` in this process, on the Spark that is here."""
 
-    def __call__(self, site: ShapesSite, **over: str) -> int:
-        """Returns the exit code, or raises what ends the command with 2; `over` are variables."""
+    def __call__(self, site: ShapesSite, *, stream: str | None = ..., **over: str) -> int:
+        """Returns the exit code, or raises what ends the command with 2; `over` are variables.
+
+        `stream`: what stands behind `--from`.
+        """
 
 
 class Serve(Protocol):
@@ -60,9 +63,15 @@ class NewApp(Protocol):
     """The command, ready to run on the Spark that is here."""
 
     def __call__(
-        self, site: ShapesSite, over: Mapping[str, str], *, once: bool, resnapshot: Set[str] = ...
+        self,
+        site: ShapesSite,
+        over: Mapping[str, str],
+        *,
+        once: bool,
+        resnapshot: Set[str] = ...,
+        stream: str | None = ...,
     ) -> ShapesApp:
-        """`over` are variables."""
+        """`over` are variables, `stream` is what stands behind `--from`."""
 
 
 @pytest.fixture
@@ -94,12 +103,17 @@ def started() -> Iterator[Started]:
 def new_app(started: Started, monkeypatch: pytest.MonkeyPatch) -> NewApp:
     """For what a process of its own, with a Java of its own, would prove no better."""
     from penstock.settings.loading import load_shapes_settings
-    from penstock.shapes.app import Run, ShapesApp, check_without_spark
+    from penstock.shapes.app import Run, ShapesApp, check_without_spark, stream_address
     from penstock.shapes.definition.shapes_file import load_shapes_file
     from penstock.shapes.progress import LoggedProgress
 
     def new(
-        site: ShapesSite, over: Mapping[str, str], *, once: bool, resnapshot: Set[str] = frozenset()
+        site: ShapesSite,
+        over: Mapping[str, str],
+        *,
+        once: bool,
+        resnapshot: Set[str] = frozenset(),
+        stream: str | None = None,
     ) -> ShapesApp:
         variables = {
             **site.postgres.env(site.database),
@@ -115,7 +129,8 @@ def new_app(started: Started, monkeypatch: pytest.MonkeyPatch) -> NewApp:
             # Where tasks find the database.
             monkeypatch.setitem(started.spark.sparkContext.environment, name, value)
         settings, file = load_shapes_settings(), load_shapes_file(site.file)
-        run = Run(MASTER, {}, once=once, resnapshot=frozenset(resnapshot))
+        address = None if stream is None else stream_address(stream)
+        run = Run(MASTER, {}, once=once, resnapshot=frozenset(resnapshot), stream=address)
         check_without_spark(settings, file, run)
         return ShapesApp(settings, file, run, spark=started.spark, progress=LoggedProgress())
 
@@ -126,8 +141,8 @@ def new_app(started: Started, monkeypatch: pytest.MonkeyPatch) -> NewApp:
 def run_once(new_app: NewApp) -> RunOnce:
     """See RunOnce."""
 
-    def run(site: ShapesSite, **over: str) -> int:
-        app = new_app(site, over, once=True)
+    def run(site: ShapesSite, *, stream: str | None = None, **over: str) -> int:
+        app = new_app(site, over, once=True, stream=stream)
         return asyncio.run(app.run())
 
     return run

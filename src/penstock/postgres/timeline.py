@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from psycopg import AsyncConnection, errors
 
 from penstock.model.lsn import parse_lsn
+
+_PAGE: Final = 8192
+_PAGE_HEADERS: Final = (24, 40)
+"""A page of WAL, and a segment, begin with so many bytes that are of no record."""
 
 
 class ServerIdentity(NamedTuple):
@@ -43,6 +47,18 @@ async def flushed_lsn(connection: AsyncConnection) -> int:
     row = await (await connection.execute("SELECT pg_catalog.pg_current_wal_flush_lsn()::text")).fetchone()
     assert row is not None, "a SELECT without FROM has a row"
     return parse_lsn(row[0])
+
+
+async def inserted_lsn(connection: AsyncConnection) -> int:
+    """Up to where the server has written WAL, on disk or not."""
+    row = await (await connection.execute("SELECT pg_catalog.pg_current_wal_insert_lsn()::text")).fetchone()
+    assert row is not None, "a SELECT without FROM has a row"
+    return end_of_record(parse_lsn(row[0]))
+
+
+def end_of_record(inserted: int) -> int:
+    """Where the last record ends, by where the next one will begin: behind the header of a new page."""
+    return inserted - inserted % _PAGE if inserted % _PAGE in _PAGE_HEADERS else inserted
 
 
 def parse_history(content: str) -> dict[int, int]:

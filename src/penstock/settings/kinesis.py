@@ -20,6 +20,7 @@ from penstock.settings.kinds import (
     KeyMode,
     Region,
     RequestBytes,
+    SlotName,
     Stream,
     UndeliverablePolicy,
 )
@@ -138,3 +139,15 @@ class UndeliverableSettings(Group):
         """The directory of QUARANTINE_URL, if it is one."""
         url = self.quarantine_url
         return None if url is None or bucket_of(url) is not None else directory_of(url)
+
+
+class MarkedStreamSettings(Group):
+    """A marked stream that is read; all but the region and the endpoint stands in its URL."""
+
+    region: Region = Field(validation_alias="AWS_REGION")
+    endpoint_url: HttpUrl | None = Field(default=None, validation_alias="AWS_ENDPOINT_URL_KINESIS")
+    stream: Stream = Field(validation_alias="--from, the stream")
+    slot: SlotName = Field(default="etl_slot_wal2json", validation_alias="--from, slot")
+    """Capture's, under which manifests stand."""
+    marks: Stream | None = Field(default=None, validation_alias="--from, marks")
+    """None: manifests are in the stream itself."""

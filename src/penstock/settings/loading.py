@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import parse_qsl
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -14,7 +15,13 @@ from pydantic_settings import BaseSettings, DotEnvSettingsSource
 
 from penstock.settings.errors import SettingsError
 from penstock.settings.kinds import Group
-from penstock.settings.services import SHAPES_SLOT, CaptureSettings, ShapesSettings
+from penstock.settings.kinesis import MarkedStreamSettings
+from penstock.settings.services import (
+    SHAPES_SLOT,
+    CaptureSettings,
+    ShapesSettings,
+    StreamSourceSettings,
+)
 
 DOTENV = Path(".env")
 
@@ -45,6 +52,23 @@ def load_shapes_settings(
     """Read the settings of `penstock shapes`: a slot of its own, and no Kinesis stream."""
     variables = {"REPLICATION_SLOT": SHAPES_SLOT} | _variables(environ, dotenv)
     return _load(ShapesSettings, variables)
+
+
+def load_stream_source(
+    url: str, environ: Mapping[str, str] | None = None, dotenv: Path | None = DOTENV
+) -> MarkedStreamSettings:
+    """Read `kinesis://STREAM?slot=…&marks=…`; region and endpoint are in the usual AWS variables."""
+    scheme, _, rest = url.partition("://")
+    stream, _, query = rest.partition("?")
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    if scheme != "kinesis" or not stream or not options.keys() <= {"slot", "marks"}:
+        raise SettingsError(
+            f"--from {url!r}: must be kinesis://STREAM, with ?slot=NAME&marks=STREAM behind it"
+        )
+    parts = {"stream": stream, **options}
+    names = {"stream": "--from, the stream", "slot": "--from, slot", "marks": "--from, marks"}
+    variables = _variables(environ, dotenv) | {names[part]: value for part, value in parts.items()}
+    return _load(StreamSourceSettings, variables).marked
 
 
 def _variables(environ: Mapping[str, str] | None, dotenv: Path | None) -> dict[str, str]:

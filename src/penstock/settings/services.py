@@ -10,6 +10,7 @@ from penstock.settings.kinds import Group
 from penstock.settings.kinesis import (
     InflightSettings,
     KinesisSettings,
+    MarkedStreamSettings,
     PartitionKeySettings,
     RequestTimeouts,
     UndeliverableSettings,
@@ -117,3 +118,9 @@ class ShapesSettings(Group):
     change_log: ChangeLogSettings
     ops: OpsSettings
     log: LogSettings
+
+
+class StreamSourceSettings(Group):
+    """Where `--from kinesis://…` reads changes."""
+
+    marked: MarkedStreamSettings

@@ -19,6 +19,7 @@ from penstock.changelog.errors import not_shared
 from penstock.decoding.decoder import Decoder
 from penstock.decoding.plugins import decoder_for
 from penstock.errors import NeedsOperator, PenstockError, PostgresError
+from penstock.kinesis.read.marked_stream import StreamAddress
 from penstock.lake.errors import SparkGone
 from penstock.lake.jobs.log_check import blind_hosts, cancel_look, runs_in_driver
 from penstock.lake.jobs.where_check import where_refusals
@@ -36,11 +37,14 @@ from penstock.postgres.leader.line import LeaderLine
 from penstock.postgres.slot.monitor import SlotMonitor
 from penstock.postgres.timeline import ServerIdentity
 from penstock.service.cycle import LeaderCycle
+from penstock.settings.loading import load_stream_source
 from penstock.settings.services import ShapesSettings
 from penstock.shapes.definition.reload import compare_files, terminal_is_gone
 from penstock.shapes.definition.shapes_file import ShapeFileError, load_shapes_file
 from penstock.shapes.ending import ShapeStalled
 from penstock.shapes.flushing.job_runner import JobThreads
+from penstock.shapes.from_kinesis import KinesisLeadership
+from penstock.shapes.from_postgres import PostgresLeadership
 from penstock.shapes.leadership import Order, Service, ShapesLeadership
 from penstock.shapes.preparation import judge
 from penstock.shapes.progress import ProgressView
@@ -65,6 +69,8 @@ class Run(NamedTuple):
     conf: Mapping[str, str]
     once: bool = False
     resnapshot: frozenset[str] = frozenset()
+    stream: StreamAddress | None = None
+    """The marked stream that changes come from; None: a slot of our own."""
 
 
 class ShapesApp:
@@ -105,11 +111,11 @@ class ShapesApp:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hung_up)
         ops = OpsServer(self._health, self._board.read, self._metrics.exposition)
         url = await ops.start(self._settings.ops.host, self._settings.ops.port)
-        _log.info("started", slot=self._settings.replication.slot, ops=url, shapes=len(self._file.shapes))
-        monitor = SlotMonitor.of(
-            self._settings.replication, self._settings.leader, on_slot=self._board.note_slot
-        )
-        watching = asyncio.create_task(monitor.run(), name="slot monitor")
+        source = {"slot": self._settings.replication.slot}
+        if self._run.stream is not None:
+            source = {"stream": self._run.stream.stream, "of_slot": self._run.stream.slot}
+        _log.info("started", ops=url, shapes=len(self._file.shapes), **source)
+        watching = None if self._run.stream else asyncio.create_task(self._watch_slot(), name="slot monitor")
         showing = asyncio.create_task(self._progress.run(self._lines, self._phase), name="progress")
         try:
             await self._check_shapes()
@@ -117,11 +123,16 @@ class ShapesApp:
             return await self._serve()
         finally:
             showing.cancel()
-            watching.cancel()
+            if watching is not None:
+                watching.cancel()
             self._health.enter(Phase.STOPPED)
             self._threads.close()
             await ops.stop()
             _log.info("stopped")
+
+    async def _watch_slot(self) -> None:
+        settings = self._settings
+        await SlotMonitor.of(settings.replication, settings.leader, on_slot=self._board.note_slot).run()
 
     async def _serve(self) -> int:
         give_up_at = time.monotonic() + self._settings.change_log.stall_s
@@ -168,12 +179,13 @@ class ShapesApp:
         # Nobody measures them any more.
         while self._removed:
             self._metrics.forget(self._removed.pop())
-        return ShapesLeadership(
+        leadership = PostgresLeadership if self._run.stream is None else KinesisLeadership
+        return leadership(
             self._settings,
             Order(
                 self._file,
                 open_registry(self._file.storage),
-                self._log_directory(),
+                self._run.stream or self._log_directory(),
                 self._resnapshot,
                 self._run.once,
             ),
@@ -207,7 +219,7 @@ class ShapesApp:
 
     async def _check_log(self) -> None:
         """Say it once, and at the start, if a large flush will fail on the executors."""
-        if runs_in_driver(self._run.master):
+        if runs_in_driver(self._run.master) or self._run.stream is not None:
             return
         directory = self._log_directory()
         looking = asyncio.create_task(self._threads.run(blind_hosts, self._spark, directory))
@@ -325,6 +337,14 @@ def decoder_of(settings: ShapesSettings) -> Decoder:
     return decoder_for(settings.replication.output_plugin)
 
 
+def stream_address(url: str) -> StreamAddress:
+    """What `--from` names; SettingsError if that is no good."""
+    found = load_stream_source(url)
+    return StreamAddress(
+        found.stream, found.marks or found.stream, found.slot, found.region, found.endpoint_url
+    )
+
+
 def refuse(lines: Sequence[str]) -> None:
     """ShapeFileError if there are any."""
     if lines:
@@ -342,7 +362,8 @@ def check_without_spark(settings: ShapesSettings, file: ShapesFile, run: Run) ->
             f"{file.path}: no shape {', '.join(map(repr, unknown))}. Fix: give --resnapshot one of its names"
         )
     check_conf(file.storage, run.conf)
-    settings.change_log.directory_for(file.storage, settings.replication.slot)
+    if run.stream is None:
+        settings.change_log.directory_for(file.storage, settings.replication.slot)
     check_port(settings.ops.host, settings.ops.port)
     registry = open_registry(file.storage).read()
     try:

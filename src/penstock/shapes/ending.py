@@ -32,7 +32,8 @@ class Ending:
     2. It is given up for one with other shapes: when what is being copied is copied, but for shapes that
        are not as before. No other copy begins.
     3. With `once`: when all tables are made, hold what was in Postgres when the last of them was, and nothing
-       is in doubt. Shapes that are stopped don't count. One that is stalled ends it with ShapeStalled.
+       is in doubt. Shapes that are stopped don't count. One that is stalled ends it with ShapeStalled, and so
+       does a source from which nothing comes.
     """
 
     def __init__(self, stop: asyncio.Event, *, once: bool, stall_s: float) -> None:
@@ -67,7 +68,7 @@ class Ending:
             raise ShapeStalled(f"shape {shape} was stopped, and the others are done: {sentence}")
 
     async def _until_done(self, pipeline: ShapesPipeline, wal_lsn: Callable[[], Awaitable[int]]) -> None:
-        ledger, target, looks = pipeline.ledger, None, 0
+        ledger, target, looks, waits_since = pipeline.ledger, None, 0, None
         while not self._stop.is_set():
             now = time.monotonic()
             self._refuse_stalled(pipeline, now)
@@ -77,10 +78,13 @@ class Ending:
             # The frontier doesn't wait for shapes that are parked.
             is_whole = not pipeline.readings.awaits_snapshots()
             if target is None and is_whole:
-                target = await wal_lsn()
+                target, waits_since = await wal_lsn(), now
                 # One may be under way: the next but one has seen all that was there.
                 looks = pipeline.watch.looks + 2
                 _log.info("once", target=format_lsn(target))
+            is_received = target is not None and pipeline.feed.received_lsn >= target
+            if sentence := pipeline.feed.stalled(now, self._stall_s, None if is_received else waits_since):
+                raise ShapeStalled(sentence)
             is_done = target is not None and is_whole and ledger.tracker.frontier_lsn >= target
             if is_done and pipeline.watch.looks >= looks and not ledger.plan.is_tending:
                 return

@@ -1,50 +1,43 @@
-"""One leadership of the shapes: from the lock to its release."""
+"""One leadership of the shapes, wherever changes come from: from the lock to its release."""
 
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
-from collections.abc import Callable, Set
-from contextlib import suppress
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Mapping, Set
 from pathlib import Path
-from typing import Final, NamedTuple
+from types import MappingProxyType
+from typing import Any, ClassVar, Final, NamedTuple
 
 import structlog
 
-from penstock.changelog.log import ChangeLog, LogLimits
-from penstock.changelog.runs import create_run, remove_older_runs, remove_run
 from penstock.clock import awake_or_asleep
-from penstock.decoding.decoder import Decoder
 from penstock.decoding.plugins import decoder_for
-from penstock.errors import PluginOptionRefused
+from penstock.kinesis.read.marked_stream import StreamAddress
 from penstock.lake.ports import ShapeJobs
 from penstock.model.lsn import format_lsn
-from penstock.model.relation import Relation
 from penstock.model.shape import ShapesFile
 from penstock.postgres.catalog.table_catalog import ShapeCatalog
 from penstock.postgres.connection import QUALIFIED_NAMES
 from penstock.postgres.leader.freshness import Freshness
 from penstock.postgres.leader.line import AnotherLeads, LeaderLine
 from penstock.postgres.leader.watchdog import Watchdog
-from penstock.postgres.slot.state import describe
-from penstock.postgres.stream.replication import ReplicationStream
-from penstock.postgres.timeline import ServerIdentity, flushed_lsn
+from penstock.postgres.timeline import ServerIdentity
 from penstock.settings.services import ShapesSettings
 from penstock.shapes.ending import Ending, flush_everything
-from penstock.shapes.feed.from_postgres import Incoming
 from penstock.shapes.flushing.job_runner import JobThreads
 from penstock.shapes.pace.flush_plan import FlushLimits
 from penstock.shapes.preparation import Preparation, Prepared
 from penstock.shapes.readings import ShapeLine
 from penstock.shapes.registry.registry import RegistryStore
-from penstock.shapes.wiring import Database, ShapesPipeline, Workplace
+from penstock.shapes.wiring import Database, ShapesPipeline
 from penstock.status.board import StatusBoard
 from penstock.status.health import Fault, Health, Phase
 from penstock.status.shapes_metrics import ShapesMetrics
 
-_UPKEEP_EVERY_S: Final = 1.0
-_OLD_RUNS_EVERY_S: Final = 300.0
+UPKEEP_EVERY_S: Final = 1.0
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 _log = structlog.get_logger()
 
@@ -54,7 +47,8 @@ class Order(NamedTuple):
 
     file: ShapesFile
     store: RegistryStore
-    log_directory: Path
+    source: Path | StreamAddress
+    """Where changes come from: through a log in this directory, or from a marked stream."""
     resnapshot: Set[str]
     """Shapes that are snapshotted again because somebody asked for it."""
     once: bool
@@ -71,11 +65,14 @@ class Service(NamedTuple):
     """Set when the process is told to stop."""
 
 
-class ShapesLeadership:
+class ShapesLeadership(ABC):
     """Competes for the slot's lock and, having it, keeps the shapes' tables up until something ends it.
 
     Used once.
     """
+
+    reads_slot: ClassVar[bool]
+    """Whether changes come from the slot itself."""
 
     def __init__(
         self,
@@ -87,15 +84,21 @@ class ShapesLeadership:
         service: Service,
     ) -> None:
         self._settings = settings
+        self._order = order
         self.file = order.file
         self._make_jobs = make_jobs
         self._threads = threads
-        self._log_directory = order.log_directory
         self._resnapshot = order.resnapshot
         self._health = service.health
         self._metrics = service.metrics
         self._board = service.board
-        self._line = LeaderLine(settings.replication, settings.leader, role="shapes", session=QUALIFIED_NAMES)
+        self._line = LeaderLine(
+            settings.replication,
+            settings.leader,
+            role="shapes",
+            session=QUALIFIED_NAMES,
+            reads_slot=self.reads_slot,
+        )
         self._catalog = ShapeCatalog(self._line.connect, decoder_for(settings.replication.output_plugin))
         self._preparation = Preparation(
             order.file,
@@ -107,10 +110,12 @@ class ShapesLeadership:
             threads=threads,
             metrics=service.metrics,
             slot_within_s=settings.change_log.stall_s if order.once else None,
+            from_stream=not self.reads_slot,
         )
         self._pipeline: ShapesPipeline | None = None
-        self._left_out: set[Relation] = set()
         self._ending = Ending(service.stop, once=order.once, stall_s=settings.change_log.stall_s)
+        self._said: dict[str, float] = {}
+        """When each complaint was last logged."""
         self.has_led = False
         self.confirmed_lsn = 0
 
@@ -124,7 +129,9 @@ class ShapesLeadership:
             identity = await self._line.identify()
             jobs = self._make_jobs(identity)
             try:
-                await self._lead(await self._preparation.run(identity, jobs, self._resnapshot), jobs)
+                await self._lead(
+                    await self._preparation.run(identity, jobs, self._resnapshot), jobs, identity
+                )
             finally:
                 # The tables' sessions are free for the next leadership only when nothing runs in them.
                 await self._threads.settle(jobs.cancel)
@@ -151,72 +158,65 @@ class ShapesLeadership:
         """Every shape, while this process leads."""
         return [] if self._pipeline is None else self._pipeline.readings.lines(now)
 
-    async def _lead(self, prepared: Prepared, jobs: ShapeJobs) -> None:
-        decoder = decoder_for(self._settings.replication.output_plugin)
-        stream = await self._start_stream(decoder)
-        freshness, watchdog = await self._line.vouch()
-        run_id = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(4)}"
-        run = await asyncio.to_thread(create_run, self._log_directory, run_id)
-        limits = self._settings.change_log
-        log = ChangeLog(run, LogLimits.of(limits.max_bytes, limits.min_free_bytes))
-        self._pipeline = pipeline = ShapesPipeline(
-            self.file.shapes,
-            prepared,
-            incoming=Incoming(stream, decoder, freshness, self._line.timings.heartbeat_s, self._left_out),
-            workplace=Workplace(log, jobs, self._threads, FlushLimits(flushes=limits.max_flushes)),
-            database=Database(self._catalog, self._line.parameters),
-            say_needed=self._preparation.say_needed,
-        )
+    @abstractmethod
+    async def _lead(self, prepared: Prepared, jobs: ShapeJobs, identity: ServerIdentity) -> None:
+        """Make a pipeline, and `_serve` it."""
+
+    @abstractmethod
+    async def _target_lsn(self) -> int:
+        """Up to where the tables have to be with `once`, asked now."""
+
+    @abstractmethod
+    async def _say_last(self, pipeline: ShapesPipeline, freshness: Freshness) -> None:
+        """Tell the source, at the end, how far the tables are."""
+
+    @property
+    def _limits(self) -> FlushLimits:
+        return FlushLimits(flushes=self._settings.change_log.max_flushes)
+
+    @property
+    def _database(self) -> Database:
+        return Database(self._catalog, self._line.parameters)
+
+    async def _serve(
+        self,
+        pipeline: ShapesPipeline,
+        jobs: ShapeJobs,
+        vouched: tuple[Freshness, Watchdog],
+        others: Mapping[str, Coroutine[Any, Any, None]],
+        **said: object,
+    ) -> None:
+        """Run the pipeline, and `others` beside it, to its end; `said` is logged."""
+        freshness, watchdog = vouched
+        self._pipeline = pipeline
         self._health.start_streaming(freshness, awake_or_asleep())
         self._board.lead(
             lambda: pipeline.readings.reading(freshness.age_s(awake_or_asleep()), time.monotonic())
         )
         self.has_led = True
         self._metrics.leaderships.inc()
-        _log.info("streaming", shapes=len(self.file.shapes), run=run_id, **describe(prepared.slot))
+        _log.info("streaming", shapes=len(self.file.shapes), **said)
         try:
-            await self._run_together(pipeline, watchdog, freshness)
+            await self._line.run_together(
+                pipeline.feed.read(),
+                {
+                    "jobs": pipeline.runner.run(),
+                    "tables": pipeline.watch.run(),
+                    "feedback": pipeline.feed.report(),
+                    "ceiling": pipeline.confirmed.run(pipeline.feed.tell_if_moved),
+                    "watchdog": watchdog.watch(),
+                    "guard": watchdog.guard(),
+                    **others,
+                },
+                until=self._ending.reached(pipeline, self._target_lsn),
+                drain=lambda reader: self._drain(pipeline, reader, freshness),
+            )
+            self._ending.refuse_stopped(pipeline)
         finally:
             self._board.rest()
             self._pipeline = None
             self.confirmed_lsn = pipeline.feed.confirmed_lsn
             await self._threads.settle(jobs.cancel)
-            await asyncio.to_thread(log.close)
-            with suppress(OSError):
-                await asyncio.to_thread(remove_run, run)
-
-    async def _start_stream(self, decoder: Decoder) -> ReplicationStream:
-        def dropped(relation: Relation) -> None:
-            self._metrics.dropped_by_server.inc()
-            self._left_out.add(relation)
-
-        *better, least = decoder.row_options()
-        for options in better:
-            try:
-                return await self._line.start_stream(decoder, options, on_dropped=dropped)
-            except PluginOptionRefused:
-                continue
-        return await self._line.start_stream(decoder, least, on_dropped=dropped)
-
-    async def _run_together(self, pipeline: ShapesPipeline, watchdog: Watchdog, freshness: Freshness) -> None:
-        await self._line.run_together(
-            pipeline.feed.read(),
-            {
-                "jobs": pipeline.runner.run(),
-                "tables": pipeline.watch.run(),
-                "feedback": pipeline.feed.report(),
-                "ceiling": pipeline.confirmed.run(pipeline.feed.tell_if_moved),
-                "watchdog": watchdog.watch(),
-                "guard": watchdog.guard(),
-                "house": self._keep_house(pipeline, freshness),
-            },
-            until=self._ending.reached(pipeline, self._wal_lsn),
-            drain=lambda reader: self._drain(pipeline, reader, freshness),
-        )
-        self._ending.refuse_stopped(pipeline)
-
-    async def _wal_lsn(self) -> int:
-        return await flushed_lsn(await self._line.connect())
 
     async def _drain(
         self, pipeline: ShapesPipeline, reader: asyncio.Task[None], freshness: Freshness
@@ -232,33 +232,15 @@ class ShapesLeadership:
                 await pipeline.confirmed.catch_up()
         except TimeoutError:
             _log.warning("drain_incomplete", behind=pipeline.ledger.tracker.behind_count)
-        await self._line.last_word(pipeline.feed.last_word, freshness)
+        await self._say_last(pipeline, freshness)
         _log.info("drained", confirmed_lsn=format_lsn(pipeline.feed.confirmed_lsn))
 
-    async def _keep_house(self, pipeline: ShapesPipeline, freshness: Freshness) -> None:
-        """Once a second: forget what nobody needs, and say who holds everybody up."""
-        ledger, looked_at = pipeline.ledger, float("-inf")
-        trimmed = ledger.tracker.minimum
-        said: dict[str, float] = {}
-        while True:
-            now = time.monotonic()
-            if ledger.tracker.minimum != trimmed or ledger.log.is_over_limit:
-                trimmed = ledger.tracker.minimum
-                await asyncio.to_thread(ledger.log.trim, trimmed)
-            if now - looked_at >= _OLD_RUNS_EVERY_S:
-                looked_at = now
-                run_id = ledger.log.directory.name
-                await asyncio.to_thread(remove_older_runs, self._log_directory, run_id, time.time())
-            await pipeline.parking.look(now, self._settings.change_log.stall_s)
-            self._report(pipeline, freshness, said, now)
-            await asyncio.sleep(_UPKEEP_EVERY_S)
-
-    def _report(
-        self, pipeline: ShapesPipeline, freshness: Freshness, said: dict[str, float], now: float
-    ) -> None:
+    def _report(self, pipeline: ShapesPipeline, now: float, more: Mapping[str, str] = _NOTHING) -> None:
+        """Once a second: say who holds everybody up; `more` are further sentences, each under a name."""
+        said = self._said
         frontier_lsn, readings = pipeline.ledger.tracker.frontier_lsn, pipeline.readings
         self._health.note_frontier(frontier_lsn, readings.unflushed_shapes(), awake_or_asleep())
-        sentences = readings.complaints(now, self._settings.change_log.stall_s)
+        sentences = {**readings.complaints(now, self._settings.change_log.stall_s), **more}
         if sentences:
             self._health.set_fault(Fault.SHAPE, " ".join(sentences.values()))
         else:

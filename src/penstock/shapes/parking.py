@@ -5,7 +5,7 @@ from __future__ import annotations
 import structlog
 
 from penstock.model.snapshot_again import SnapshotAgain
-from penstock.shapes.feed.ledger import Ledger
+from penstock.shapes.feed.books import ShapeBooks
 from penstock.shapes.feed.port import Feed
 from penstock.shapes.feed.resnapshots import Resnapshots
 from penstock.shapes.flushing.complaints import failing_holder
@@ -16,7 +16,7 @@ _log = structlog.get_logger()
 class Parking:
     """Finds the one that nobody should wait for any more. It is snapshotted when it works again."""
 
-    def __init__(self, ledger: Ledger, feed: Feed, resnapshots: Resnapshots) -> None:
+    def __init__(self, ledger: ShapeBooks, feed: Feed, resnapshots: Resnapshots) -> None:
         self._ledger = ledger
         self._feed = feed
         self._resnapshots = resnapshots

@@ -41,11 +41,17 @@ class ShapesRefused(NeedsOperator):
 class Prepared(NamedTuple):
     """What is known when the stream may begin."""
 
-    slot: SlotState
+    slot: SlotState | None
+    """None: the changes come from a stream, which needs no slot of ours."""
     actions: tuple[Action, ...]
     keeper: RegistryKeeper
     facts: Mapping[Relation, TableFacts]
     """Of the followed tables as they are now; without those that are gone."""
+
+    @property
+    def start_lsn(self) -> int:
+        """Where changes begin to come: from the slot, or where all tables that go on have everything."""
+        return self.keeper.registry.ceiling_lsn if self.slot is None else self.slot.start_lsn
 
 
 class Judged(NamedTuple):
@@ -98,8 +104,13 @@ class Preparation:
         threads: JobThreads,
         metrics: ShapesMetrics,
         slot_within_s: float | None = None,
+        from_stream: bool = False,
     ) -> None:
-        """`slot_within_s`: making the slot waits for open transactions, and is given up after this time."""
+        """`slot_within_s`: making the slot waits for open transactions, and is given up after this time.
+
+        `from_stream`: changes come from a stream, and whether it reaches back far enough is seen there. So no
+        slot is made, and one that is there is not looked at.
+        """
         self._file = file
         self._slot = slot
         self._plugin = plugin
@@ -109,10 +120,11 @@ class Preparation:
         self._threads = threads
         self._metrics = metrics
         self._slot_within_s = slot_within_s
+        self._from_stream = from_stream
 
     async def run(self, identity: ServerIdentity, jobs: ShapeJobs, resnapshot: Set[str]) -> Prepared:
         """Do all of it. ShapesRefused if somebody has to act first."""
-        slot = await self._line.read_slot()
+        slot = None if self._from_stream else await self._line.read_slot()
         if slot is not None:
             check_slot(slot, self._plugin)
         registry = await asyncio.to_thread(self._store.read)
@@ -129,7 +141,8 @@ class Preparation:
         assert decision.registry is not None, "nothing is refused"
         await asyncio.to_thread(self._store.write, decision.registry)
         keeper = RegistryKeeper(self._store, decision.registry)
-        return Prepared(await self._ensure_slot(keeper), decision.actions, keeper, facts)
+        ensured = None if self._from_stream else await self._ensure_slot(keeper)
+        return Prepared(ensured, decision.actions, keeper, facts)
 
     async def _look(
         self, jobs: ShapeJobs
@@ -168,8 +181,11 @@ class Preparation:
         offsets: Mapping[str, LogOffset | None],
         flush_lsn: int,
     ) -> Decision:
-        confirmed = None if slot is None else slot.confirmed_flush_lsn
-        server = ServerFacts(*identity, self._slot, confirmed, flush_lsn)
+        name, confirmed = self._slot, None if slot is None else slot.confirmed_flush_lsn
+        if self._from_stream:
+            # The slot that the tables were fed from is theirs, should they go back to it.
+            name, confirmed = self._slot if registry is None else registry.slot, 0
+        server = ServerFacts(*identity, name, confirmed, flush_lsn)
         decision = decide(registry, server, self._file.shapes, offsets)
         refused = [action.sentence for action in decision.actions if isinstance(action, Refuse)]
         if refused:

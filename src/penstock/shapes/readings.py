@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from penstock.shapes.feed.ledger import Ledger
+from penstock.shapes.feed.books import ShapeBooks
 from penstock.shapes.feed.port import Feed
 from penstock.shapes.flushing.complaints import complaints
 from penstock.shapes.pace.flush_plan import ShapeState, ShapeStatus
@@ -26,7 +26,7 @@ class ShapeLine(NamedTuple):
 class Readings:
     """Reads the books of one leadership, and changes nothing."""
 
-    def __init__(self, ledger: Ledger, feed: Feed, rows: Mapping[str, int]) -> None:
+    def __init__(self, ledger: ShapeBooks, feed: Feed, rows: Mapping[str, int]) -> None:
         """`rows`: changes applied and rows copied so far, by shape."""
         self._ledger = ledger
         self._feed = feed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from penstock.changelog.log import ChangeLog
 from penstock.lake.ports import ShapeJobs
@@ -15,6 +15,7 @@ from penstock.model.snapshot_again import SnapshotAgain
 from penstock.postgres.catalog.table_catalog import ShapeCatalog
 from penstock.postgres.catalog.table_facts import TableFacts
 from penstock.postgres.catalog.table_tree import Tree
+from penstock.shapes.feed.books import ShapeBooks
 from penstock.shapes.feed.collector import Collector
 from penstock.shapes.feed.from_postgres import Incoming, PostgresFeed
 from penstock.shapes.feed.ledger import Ledger
@@ -23,7 +24,7 @@ from penstock.shapes.feed.resnapshots import Resnapshots
 from penstock.shapes.flushing.job_runner import JobRunner, JobThreads
 from penstock.shapes.flushing.removals import Removals
 from penstock.shapes.flushing.table_watch import TableWatch
-from penstock.shapes.flushing.work import Work
+from penstock.shapes.flushing.work import ChangeSource, Work
 from penstock.shapes.pace.flush_plan import FlushLimits, FlushPlan
 from penstock.shapes.pace.flush_tracker import FlushTracker
 from penstock.shapes.pace.held import Held
@@ -48,9 +49,8 @@ def trees_at_start(
 
 
 class Workplace(NamedTuple):
-    """Where changes wait, and who carries them into the tables."""
+    """Who carries changes into the tables."""
 
-    log: ChangeLog
     jobs: ShapeJobs
     threads: JobThreads
     limits: FlushLimits
@@ -63,8 +63,106 @@ class Database(NamedTuple):
     parameters: dict[str, Any]
 
 
+class Watch(Protocol):
+    """Looks at the followed tables again and again."""
+
+    looks: int
+    """How many looks have come to their end."""
+
+    def stalled(self, now: float, after_s: float) -> str | None:
+        """What has been in doubt for so long, in words; None if nothing has."""
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+
+    async def last_look(self) -> None:
+        """Look once more, at the end."""
+
+
+class Start(NamedTuple):
+    """What is known of the shapes when changes may begin to come."""
+
+    offsets: Mapping[str, LogOffset]
+    """What the tables hold, of the shapes that go on."""
+    known: Mapping[str, TableFacts]
+    """Of those: their Postgres tables, as the registry has them."""
+
+    @classmethod
+    def of(cls, prepared: Prepared) -> Start:
+        """By what was decided."""
+        actions = prepared.actions
+        offsets = {action.shape: action.offset for action in actions if isinstance(action, Continue)}
+        entries = prepared.keeper.registry.shapes
+        known = {name: facts for name in offsets if (facts := entries[name].facts) is not None}
+        return cls(offsets, known)
+
+
 class ShapesPipeline:
-    """Makes the parts and knows how they hang together. They are run by the leadership."""
+    """The parts that every leadership has, and how they hang together. They are run by the leadership."""
+
+    feed: Feed
+    watch: Watch
+
+    def __init__(
+        self,
+        shapes: Sequence[Shape],
+        prepared: Prepared,
+        *,
+        start: Start,
+        ledger: ShapeBooks,
+        source: ChangeSource,
+        workplace: Workplace,
+        database: Database,
+        say_needed: Callable[[SnapshotAgain], None],
+    ) -> None:
+        """`ledger`: without any shape yet."""
+        self.keeper = prepared.keeper
+        self.ledger = ledger
+        self._enter_shapes(shapes, prepared, start)
+        self.confirmed = Confirmed(ledger.tracker, self.keeper, ledger.offsets)
+        self.resnapshots = Resnapshots(
+            ledger, self.keeper, say_needed=say_needed, wake=lambda: self.runner.wake()
+        )
+        self.work = Work(
+            shapes,
+            jobs=workplace.jobs,
+            threads=workplace.threads,
+            ledger=ledger,
+            keeper=self.keeper,
+            catalog=database.catalog,
+            parameters=database.parameters,
+            facts=start.known,
+            snapshot_again=self.resnapshots.need,
+            park=self.resnapshots.park,
+            source=source,
+        )
+        self.runner = JobRunner(ledger, self.work)
+
+    @property
+    def readings(self) -> Readings:
+        """What the shapes are doing."""
+        return Readings(self.ledger, self.feed, self.work.rows)
+
+    def _enter_shapes(self, shapes: Sequence[Shape], prepared: Prepared, start: Start) -> None:
+        now = time.monotonic()
+        for shape in shapes:
+            self.ledger.add(
+                shape.name,
+                interval_s=shape.flush_interval_ms / 1000,
+                held=start.offsets.get(shape.name, BEFORE_ALL),
+                now=now,
+            )
+        for action in prepared.actions:
+            if isinstance(action, SnapshotAgain):
+                self.ledger.begin_again([action], now)
+                # The decision is in the registry.
+                self.ledger.noted(action.shape)
+
+
+class PostgresPipeline(ShapesPipeline):
+    """Changes come from a slot of our own, through a log on disk."""
+
+    ledger: Ledger
 
     def __init__(
         self,
@@ -72,19 +170,17 @@ class ShapesPipeline:
         prepared: Prepared,
         *,
         incoming: Incoming,
+        log: ChangeLog,
         workplace: Workplace,
         database: Database,
         say_needed: Callable[[SnapshotAgain], None],
     ) -> None:
-        self._shapes = shapes
-        self.keeper = prepared.keeper
-        start_lsn = prepared.slot.start_lsn
-        start = {action.shape: action.offset for action in prepared.actions if isinstance(action, Continue)}
-        known = self._known_facts(start)
+        start, start_lsn = Start.of(prepared), prepared.start_lsn
         held = Held()
         walk = incoming.walk(start_lsn)
-        trees, own_trees = trees_at_start(prepared.facts, known)
-        self.ledger = Ledger(
+        trees, own_trees = trees_at_start(prepared.facts, start.known)
+        entries = prepared.keeper.registry.shapes
+        ledger = Ledger(
             held=held,
             collector=Collector(
                 walk=walk,
@@ -92,34 +188,26 @@ class ShapesPipeline:
                 trees=trees,
                 held=held,
                 own_trees=own_trees,
-                looked={name: self.keeper.registry.shapes[name].looked_lsn or 0 for name in start},
+                looked={name: entries[name].looked_lsn or 0 for name in start.offsets},
             ),
-            log=workplace.log,
+            log=log,
             tracker=FlushTracker(initial_lsn=start_lsn),
             plan=FlushPlan(workplace.limits, held),
         )
-        self._enter_shapes(prepared, start)
-        self.confirmed = Confirmed(self.ledger.tracker, self.keeper, self.ledger.offsets)
-        self.resnapshots = Resnapshots(
-            self.ledger, self.keeper, say_needed=say_needed, wake=lambda: self.runner.wake()
-        )
-        self.work = Work(
+        super().__init__(
             shapes,
-            jobs=workplace.jobs,
-            threads=workplace.threads,
-            ledger=self.ledger,
-            keeper=self.keeper,
-            catalog=database.catalog,
-            parameters=database.parameters,
-            facts=known,
-            snapshot_again=self.resnapshots.need,
-            park=self.resnapshots.park,
+            prepared,
+            start=start,
+            ledger=ledger,
+            source=ChangeSource(log_directory=log.directory.parent),
+            workplace=workplace,
+            database=database,
+            say_needed=say_needed,
         )
-        self.runner = JobRunner(self.ledger, self.work)
-        self.feed: Feed = PostgresFeed(
+        self.feed = PostgresFeed(
             incoming,
             walk,
-            self.ledger,
+            ledger,
             self.confirmed,
             self.resnapshots,
             look_up=database.catalog.found,
@@ -128,11 +216,11 @@ class ShapesPipeline:
         self.watch = TableWatch(
             shapes,
             catalog=database.catalog,
-            ledger=self.ledger,
+            ledger=ledger,
             work=self.work,
             removals=Removals(
                 shapes,
-                ledger=self.ledger,
+                ledger=ledger,
                 work=self.work,
                 keeper=self.keeper,
                 snapshot_again=self.resnapshots.need,
@@ -140,24 +228,4 @@ class ShapesPipeline:
             snapshot_again=self.resnapshots.need,
             parameters=database.parameters,
         )
-        self.parking = Parking(self.ledger, self.feed, self.resnapshots)
-        self.readings = Readings(self.ledger, self.feed, self.work.rows)
-
-    def _known_facts(self, start: Mapping[str, LogOffset]) -> dict[str, TableFacts]:
-        entries = self.keeper.registry.shapes
-        return {name: facts for name in start if (facts := entries[name].facts) is not None}
-
-    def _enter_shapes(self, prepared: Prepared, start: Mapping[str, LogOffset]) -> None:
-        now = time.monotonic()
-        for shape in self._shapes:
-            self.ledger.add(
-                shape.name,
-                interval_s=shape.flush_interval_ms / 1000,
-                held=start.get(shape.name, BEFORE_ALL),
-                now=now,
-            )
-        for action in prepared.actions:
-            if isinstance(action, SnapshotAgain):
-                self.ledger.carry_out([action], now)
-                # The decision is in the registry.
-                self.ledger.noted(action.shape)
+        self.parking = Parking(ledger, self.feed, self.resnapshots)

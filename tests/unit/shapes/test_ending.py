@@ -44,6 +44,10 @@ class Line:
 
     received_lsn = 300
     is_paused = False
+    silence: str | None = None
+
+    def stalled(self, now: float, after_s: float, waits_since: float | None) -> str | None:
+        return self.silence
 
 
 class Watch:
@@ -75,6 +79,7 @@ class Pipeline:
         for shape in "ab":
             self.ledger.add(shape, interval_s=100.0, held=whole(90), now=time.monotonic() - LONG_S)
         self.line, self.watch, self.work = Line(), Watch(), Work()
+        self.feed = self.line
         self.readings = Readings(self.ledger, cast(Feed, self.line), {"a": 7, "b": 0})
         self.runner = self
         self.on_wake: Callable[[], None] = lambda: None

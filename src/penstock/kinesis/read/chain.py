@@ -44,7 +44,8 @@ class Chain(Generic[P]):
     4. One that begins beyond what was applied is held back: another may come late. Who waits too long for
        that asks `gap`.
     5. All others are Links, and what was applied is then where they end.
-    6. `resume_at` says from where on manifests have to be read again after a restart that knows only what
+    6. `leap` goes on behind a gap, for a reader that can replace what it has.
+    7. `resume_at` says from where on manifests have to be read again after a restart that knows only what
        was applied: everything before it was applied, or says nothing new.
     """
 
@@ -95,6 +96,11 @@ class Chain(Generic[P]):
             self.applied = manifest.since
         self._held.append(_Held(manifest, before))
         return list(self._links())
+
+    def leap(self) -> list[tuple[Link, P]]:
+        """Go on behind a gap. What is missing is nowhere: whoever lacks it has to begin again."""
+        self.applied = min(held.manifest.since for held in self._held)
+        return self._links()
 
     def _links(self) -> list[tuple[Link, P]]:
         links: list[tuple[Link, P]] = []

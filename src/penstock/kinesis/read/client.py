@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, NamedTuple
 
@@ -115,6 +115,11 @@ class StreamClient:
             if not answer.get("NextToken"):
                 return found
             request = {"NextToken": answer["NextToken"]}
+
+    def retention(self) -> timedelta:
+        """For how long the stream keeps records."""
+        answer = self._call("describe_stream_summary", **self._named)
+        return timedelta(hours=answer["StreamDescriptionSummary"]["RetentionPeriodHours"])
 
     def pages(self, shard_id: str, start: Start, *, most: int = MOST_RECORDS) -> Iterator[Page]:
         """Pages from `start` on, for as long as the caller wants more, or until a closed shard ends.

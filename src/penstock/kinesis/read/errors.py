@@ -11,3 +11,7 @@ class StreamReadError(PenstockError):
 
 class RecordsExpired(StreamReadError):
     """Records that are needed are no longer in the stream: its retention has passed them."""
+
+
+class RecordsUnusable(StreamReadError):
+    """The stream isn't what its manifests say, or has a change that nothing can be made of."""

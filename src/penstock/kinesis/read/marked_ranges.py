@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from penstock.kinesis.marked.prefix import PREFIX_BYTES, unmarked
 from penstock.kinesis.read.chain import Link
 from penstock.kinesis.read.client import ReadRecord, Start, StreamClient
-from penstock.kinesis.read.errors import RecordsExpired, StreamReadError
+from penstock.kinesis.read.errors import RecordsExpired, RecordsUnusable
 from penstock.kinesis.read.positions import Positions
 from penstock.kinesis.read.shards import ShardInfo, overlapping
 from penstock.model.lsn import format_lsn
@@ -124,7 +124,7 @@ def read_span(client: StreamClient, span: ShardSpan) -> Iterator[ReadRecord]:
         if is_over and is_first:
             raise _expired(client, span)
         if is_over:
-            raise StreamReadError(
+            raise RecordsUnusable(
                 f"{client.stream}, {span.shard} ends before {span.last}, which a manifest names: the stream"
                 " isn't the one that was written to"
             )
@@ -206,7 +206,7 @@ class _Sieve:
                 since, resolved = (
                     format_lsn(int(end[9:25], 16)) for end in (portion.since, portion.resolved)
                 )
-                raise StreamReadError(
+                raise RecordsUnusable(
                     f"the stream has {len(seen)} changes from {since} to {resolved}, and its manifest says"
                     f" {portion.changes}: it isn't what was written. Fix: begin again, with a new snapshot"
                 )

@@ -91,10 +91,20 @@ class LeaderLine:
     """
 
     def __init__(
-        self, replication: ReplicationSettings, leader: LeaderSettings, *, role: str, session: str = ""
+        self,
+        replication: ReplicationSettings,
+        leader: LeaderSettings,
+        *,
+        role: str,
+        session: str = "",
+        reads_slot: bool = True,
     ) -> None:
-        """`session` are further settings of every session, as `-c name=value`."""
+        """`session` are further settings of every session, as `-c name=value`.
+
+        `reads_slot`: whether a leader reads the slot, or has only its lock and its name.
+        """
         self._replication = replication
+        self._reads_slot = reads_slot
         self.timings = Timings.of(leader.timeout_s)
         self.parameters = connection_parameters(
             connect_timeout_s=replication.connect_timeout_s,
@@ -130,7 +140,7 @@ class LeaderLine:
             return AnotherLeads(
                 holder,
                 slot=self._replication.slot,
-                slot_is_read=slot is not None and slot.active_pid is not None,
+                slot_is_read=not self._reads_slot or (slot is not None and slot.active_pid is not None),
                 confirmed_lsn=0 if slot is None else slot.confirmed_flush_lsn or 0,
             )
         self._pid = pid
@@ -151,6 +161,12 @@ class LeaderLine:
             task.cancel()
             raise
         return await task
+
+    async def stay_awake(self) -> None:
+        """For a leader without a stream: keep the lock's session busy, and notice its end."""
+        while True:
+            await self._replication_connection.execute("SELECT 1")
+            await asyncio.sleep(self.timings.timeout_s / 4)
 
     async def read_slot(self) -> SlotState | None:
         """The slot as it is, before the stream begins."""

@@ -81,6 +81,10 @@ class PostgresFeed:
         """See Feed."""
         return self._writer.is_paused
 
+    def stalled(self, now: float, after_s: float, waits_since: float | None) -> str | None:
+        """See Feed. The line's own watchdog finds a silent server."""
+        return None
+
     async def read(self) -> None:
         """See Feed."""
         await self._writer.run()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from penstock.model.snapshot_again import SnapshotAgain
-from penstock.shapes.feed.ledger import Ledger
+from penstock.shapes.feed.books import ShapeBooks
 from penstock.shapes.registry.keeper import RegistryKeeper
 
 _log = structlog.get_logger()
@@ -24,7 +24,7 @@ class Resnapshots:
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: ShapeBooks,
         keeper: RegistryKeeper,
         *,
         say_needed: Callable[[SnapshotAgain], None],
@@ -39,7 +39,7 @@ class Resnapshots:
     async def need(self, again: Sequence[SnapshotAgain]) -> None:
         """These shapes have to be snapshotted again."""
         if again:
-            self._ledger.carry_out(again, time.monotonic())
+            self._ledger.begin_again(again, time.monotonic())
             await self.note(again)
             for shape, reason in again:
                 if self._ledger.collector.is_gone(shape):

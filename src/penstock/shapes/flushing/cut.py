@@ -22,7 +22,7 @@ import structlog
 from penstock.postgres.connection import connect
 from penstock.postgres.snapshot.export import ExportedSnapshot, export_snapshot
 from penstock.postgres.snapshot.open_transactions import open_transactions, waits_for
-from penstock.shapes.feed.ledger import Ledger
+from penstock.shapes.feed.books import ShapeBooks
 
 _FIRST_LOOK_S: Final = 0.05
 _LOOK_EVERY_S: Final = 1.0
@@ -101,7 +101,7 @@ async def given_up_when(is_over: Callable[[], bool]) -> AsyncIterator[None]:
 class Cuts:
     """Cuts for the snapshots of one leadership."""
 
-    def __init__(self, ledger: Ledger, parameters: dict[str, Any], plugin: str) -> None:
+    def __init__(self, ledger: ShapeBooks, parameters: dict[str, Any], plugin: str) -> None:
         """`parameters`: of a connection; `plugin`: of the temporary slots."""
         self._ledger = ledger
         self._parameters = parameters

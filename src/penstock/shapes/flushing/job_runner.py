@@ -13,7 +13,7 @@ import structlog
 from penstock.changelog.errors import ChangeLogBroken, ChangeLogTrimmed, SegmentUnreadable
 from penstock.errors import PenstockError
 from penstock.lake.errors import SparkGone
-from penstock.shapes.feed.ledger import Ledger
+from penstock.shapes.feed.books import ShapeBooks
 from penstock.shapes.pace.flush_plan import Job
 from penstock.shapes.registry.registry import RegistryError
 
@@ -74,7 +74,7 @@ class JobRunner:
     a Spark that is gone ends the process.
     """
 
-    def __init__(self, ledger: Ledger, work: ShapeWork) -> None:
+    def __init__(self, ledger: ShapeBooks, work: ShapeWork) -> None:
         self._ledger = ledger
         self._work = work
         self._wake = asyncio.Event()

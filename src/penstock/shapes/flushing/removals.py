@@ -84,7 +84,7 @@ class Removals:
                 continue
             if not self._is_at(shape, departure):
                 continue
-            if not await self._work.remove(shape, departure):
+            if not await self._work.remove(shape, departure, collector):
                 await self._give_up(departure)
                 return
             self._rid.add((shape, departure.oid))

@@ -6,17 +6,16 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from contextlib import AsyncExitStack
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 import structlog
 
 from penstock import fault_points
 from penstock.changelog.errors import SegmentUnreadable, not_shared
-from penstock.changelog.index import SegmentRange
-from penstock.changelog.segment_reader import read_segment
 from penstock.errors import PenstockError
 from penstock.lake.errors import ChangesUnusable, ForeignCommit, TableAltered
-from penstock.lake.ports import JobDone, ShapeJobs
+from penstock.lake.ports import ChangePart, JobDone, ShapeJobs
 from penstock.model.log_offset import LogOffset
 from penstock.model.lsn import format_lsn
 from penstock.model.relation import Relation
@@ -26,7 +25,8 @@ from penstock.postgres.catalog.partition_bounds import columns_of
 from penstock.postgres.catalog.table_catalog import ShapeCatalog
 from penstock.postgres.catalog.table_facts import ColumnFacts, TableFacts
 from penstock.shapes.definition.table_rules import table_problems
-from penstock.shapes.feed.ledger import Ledger
+from penstock.shapes.feed.books import ShapeBooks
+from penstock.shapes.feed.collector import Collector
 from penstock.shapes.flushing.cut import Cuts
 from penstock.shapes.flushing.job_runner import JobThreads
 from penstock.shapes.following.departures import Departure
@@ -45,6 +45,17 @@ class ShapeStopped(PenstockError):
     """A shape can't go on until somebody acts; the others do."""
 
 
+class ChangeSource(NamedTuple):
+    """What a job has to know of where changes are kept."""
+
+    log_directory: Path | None = None
+    """Where the log's runs are that executors must see; None: there is no log on disk."""
+    is_late: bool = False
+    """Whether the catalog may be far ahead of the changes: then an altered table is snapshotted again."""
+    lost: tuple[type[PenstockError], ...] = ()
+    """Errors that say: changes of a shape can't be had there any more."""
+
+
 class Work:
     """The jobs of one leadership. Whatever touches a shape's table holds the shape's turn."""
 
@@ -54,13 +65,14 @@ class Work:
         *,
         jobs: ShapeJobs,
         threads: JobThreads,
-        ledger: Ledger,
+        ledger: ShapeBooks,
         keeper: RegistryKeeper,
         catalog: ShapeCatalog,
         parameters: dict[str, Any],
         facts: Mapping[str, TableFacts],
         snapshot_again: Callable[[Sequence[SnapshotAgain]], Awaitable[None]],
         park: Callable[[str, str], Awaitable[None]],
+        source: ChangeSource,
     ) -> None:
         """`facts`: of the shapes that go on, as the registry has them.
 
@@ -76,6 +88,7 @@ class Work:
         self._facts = dict(facts)
         self._snapshot_again = snapshot_again
         self._park = park
+        self._source = source
         self._stopped: dict[str, str] = {}
         """Shapes whose tables were altered in a way that ours can't follow, with the sentence."""
         self._unread: dict[str, int] = {}
@@ -120,13 +133,12 @@ class Work:
         async with self._turns[shape]:
             await self._threads.run(self._jobs.upkeep, self._shapes[shape])
 
-    async def remove(self, shape: str, departure: Departure) -> bool:
+    async def remove(self, shape: str, departure: Departure, collector: Collector) -> bool:
         """Delete what a partition that is gone has left; False if only a snapshot of the table is right.
 
         While this has the turn the table stays where it is, so what `may_delete` has judged is what it holds.
         """
         async with self._turns[shape]:
-            collector = self._ledger.collector
             if self._ledger.plan.awaits_snapshot(shape) or collector.is_copied_since(departure, shape):
                 return True
             facts, bounds = self._facts[shape], departure.bounds
@@ -145,19 +157,23 @@ class Work:
     async def _flush(self, shape: Shape, relations: Set[Relation], up_to: LogOffset) -> JobDone | None:
         """None: nothing of the shape lies up to there."""
         self._refuse_parked(shape.name)
-        ranges = self._ledger.log.read_plan(relations, self._ledger.held(shape.name), up_to)
-        if not ranges:
-            return None
         facts = self._facts[shape.name]
         try:
+            ranges = self._ledger.log.read_plan(relations, self._ledger.held(shape.name), up_to)
+            if not ranges:
+                return None
             try:
                 return await self._threads.run(self._jobs.flush, shape, facts, ranges, up_to.tx_offset)
             except SegmentUnreadable as error:
                 self._refuse_parked(shape.name)
+                if self._source.log_directory is None:
+                    raise
                 # What this process can read is there: it is others who don't see it.
                 await asyncio.to_thread(_read_all, ranges)
-                raise not_shared(self._ledger.log.directory.parent, "a Spark executor") from error
+                raise not_shared(self._source.log_directory, "a Spark executor") from error
             except TableAltered:
+                if self._source.is_late:
+                    raise
                 now, added = await self._follow(shape)
                 if now == facts:
                     raise
@@ -167,6 +183,9 @@ class Work:
             raise
         except ChangesUnusable as error:
             await self._give_up_on(shape.name, error)
+            raise
+        except self._source.lost as error:
+            await self._snapshot_again([SnapshotAgain(shape.name, str(error))])
             raise
         await self._altered(shape.name, now)
         return done
@@ -182,7 +201,8 @@ class Work:
         But an ALTER that is streamed may be visible a moment later.
         """
         self._unread[shape] = self._unread.get(shape, 0) + 1
-        if not isinstance(error, TableAltered) or self._unread[shape] >= _LOOKS_AT_A_LAYOUT:
+        is_final = self._source.is_late or not isinstance(error, TableAltered)
+        if is_final or self._unread[shape] >= _LOOKS_AT_A_LAYOUT:
             self._unread.pop(shape)
             await self._snapshot_again([SnapshotAgain(shape, str(error))])
 
@@ -257,6 +277,13 @@ class Work:
             await self._altered(shape, facts)
         return None
 
+    async def judged(self, shape: str) -> None:
+        """The Postgres table was looked at, and ours is as good as before: let the registry know it."""
+        async with self._turns[shape]:
+            facts = self._facts.get(shape)
+            if facts is not None and not self._ledger.plan.awaits_snapshot(shape):
+                await self._altered(shape, facts)
+
     async def _mended(self, shape: Shape) -> SnapshotAgain:
         drift = await self._drift(shape)
         if drift.stop:
@@ -314,8 +341,8 @@ def _said(shape: str, error: ForeignCommit) -> SnapshotAgain:
     return SnapshotAgain(shape, str(error))
 
 
-def _read_all(ranges: Sequence[SegmentRange]) -> None:
+def _read_all(ranges: Sequence[ChangePart]) -> None:
     """SegmentUnreadable if this process can't read them either. Blocks."""
     for part in ranges:
-        for _ in read_segment(part):
+        for _ in part.read():
             pass

@@ -58,6 +58,11 @@ class Held(Mapping[str, LogOffset]):
         """A shape goes on from what its table holds."""
         self._read_back[shape] = self._passed[shape] = self._covered[shape] = offset
 
+    def skip(self, shape: str, offset: LogOffset) -> None:
+        """Nothing up to here is for the shape but what its table has, as the registry knows from before."""
+        self._passed[shape] = max(self._passed[shape], offset)
+        self._covered[shape] = max(self._covered[shape], offset)
+
     def pass_over(self, shape: str, offset: LogOffset) -> bool:
         """Nothing up to here is for the shape but what its table has; returns whether that is news."""
         if offset <= self._passed[shape]:

@@ -17,6 +17,7 @@ from penstock.model.shape import Shape
 from penstock.model.snapshot_again import SnapshotAgain
 from penstock.postgres.catalog.table_facts import TableFacts
 from penstock.postgres.catalog.table_tree import Member, Tree
+from penstock.shapes.feed.collector import Collector
 from penstock.shapes.flushing.removals import Removals
 from penstock.shapes.following.departures import Departure
 from penstock.shapes.registry.registry import Registry, RegistryError, ShapeEntry
@@ -67,7 +68,7 @@ class Desk:
         lsn = self.flushed.get(shape)
         return None if lsn is None else SimpleNamespace(last_flushed=LogOffset(lsn, OP_INFINITY))
 
-    async def remove(self, shape: str, _departure: Departure) -> bool:
+    async def remove(self, shape: str, _departure: Departure, _collector: Collector) -> bool:
         answer = self.answers[shape]
         if isinstance(answer, PenstockError):
             raise answer

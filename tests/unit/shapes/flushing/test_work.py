@@ -35,7 +35,7 @@ from penstock.shapes.feed.collector import Append, Collector, Committed
 from penstock.shapes.feed.ledger import Ledger
 from penstock.shapes.flushing import cut, work
 from penstock.shapes.flushing.job_runner import JobThreads
-from penstock.shapes.flushing.work import ShapeStopped, Work
+from penstock.shapes.flushing.work import ChangeSource, ShapeStopped, Work
 from penstock.shapes.following import drift as drift_module
 from penstock.shapes.following.departures import Departure
 from penstock.shapes.following.drift import Drift
@@ -155,6 +155,7 @@ class Desk:
             facts={"a": FACTS},
             snapshot_again=self.snapshot_again,
             park=self.park,
+            source=ChangeSource(log_directory=self.ledger.log.directory.parent),
         )
 
     def write(self, tx_offset: int, relation: Relation) -> None:
@@ -231,7 +232,7 @@ KEYED = FACTS._replace(indexes=(IndexFacts("t_pkey", ("id",), is_primary=True),)
 async def test_what_a_partition_has_left_is_deleted(desk: Desk) -> None:
     desk.work._facts["a"] = KEYED
     with capture_logs() as said:
-        assert await desk.work.remove("a", GONE)
+        assert await desk.work.remove("a", GONE, desk.ledger.collector)
     assert desk.jobs.deleted == [GONE.bounds]
     assert (said[0]["event"], said[0]["partition"], said[0]["rows"]) == (
         "partition_removed",
@@ -241,25 +242,29 @@ async def test_what_a_partition_has_left_is_deleted(desk: Desk) -> None:
 
 
 async def test_what_can_not_be_told_apart_is_left_alone(desk: Desk) -> None:
-    assert not await desk.work.remove("a", GONE), "its table lacks a column of the bounds"
+    assert not await desk.work.remove("a", GONE, desk.ledger.collector), (
+        "its table lacks a column of the bounds"
+    )
     desk.work._facts["a"] = KEYED
-    assert not await desk.work.remove("a", GONE._replace(since_lsn=90)), "it has later changes"
+    assert not await desk.work.remove("a", GONE._replace(since_lsn=90), desk.ledger.collector), (
+        "it has later changes"
+    )
     assert desk.jobs.deleted == []
 
 
 async def test_a_table_that_is_copied_anyway_needs_no_deleting(desk: Desk) -> None:
     desk.ledger.cut("a", 251)
-    assert await desk.work.remove("a", GONE)
-    assert await desk.work.remove("a", GONE._replace(since_lsn=90))
+    assert await desk.work.remove("a", GONE, desk.ledger.collector)
+    assert await desk.work.remove("a", GONE._replace(since_lsn=90), desk.ledger.collector)
     desk.ledger.stop("a", "its key is gone", time.monotonic())
-    assert await desk.work.remove("a", GONE._replace(look_lsn=10_000))
+    assert await desk.work.remove("a", GONE._replace(look_lsn=10_000), desk.ledger.collector)
     assert desk.jobs.deleted == []
 
 
 async def test_rows_that_others_changed_are_not_deleted_but_copied(desk: Desk) -> None:
     desk.work._facts["a"] = KEYED
     desk.jobs.flush_error = ForeignCommit("DELETE changed rows")
-    assert await desk.work.remove("a", GONE)
+    assert await desk.work.remove("a", GONE, desk.ledger.collector)
     assert [again.shape for again in desk.anew] == ["a"]
 
 

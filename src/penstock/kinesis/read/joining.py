@@ -1,0 +1,56 @@
+"""Manifests that follow each other, as one: what it says is as true, and takes the room of one."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec.structs import replace
+
+from penstock.kinesis.marked.manifest import Manifest, ShardRange, TableMark
+from penstock.kinesis.read.chain import Link
+
+_MOST_TABLES: Final = 1_000
+
+
+def joined(first: Link, second: Link) -> Link | None:
+    """Both as one link; None if that would not be exact.
+
+    Only of one leadership, and without a hole or an overlap: then each position is in one of the two, so
+    that numbers add up, and no record of theirs lies outside of both.
+    """
+    one, two = first.manifest, second.manifest
+    if one.by != two.by or two.since != one.resolved or second.start != two.since:
+        return None
+    whole = replace(
+        two,
+        since=one.since,
+        changes=one.changes + two.changes,
+        bytes=one.bytes + two.bytes,
+        shards=_shards(one, two),
+        tables=_tables(one, two),
+    )
+    return Link(whole, first.start)
+
+
+def _shards(one: Manifest, two: Manifest) -> dict[str, ShardRange]:
+    shards = dict(one.shards)
+    for name, found in two.shards.items():
+        known = shards.get(name)
+        if known is not None:
+            first = min(known.first, found.first, key=int)
+            last = max(known.last, found.last, key=int)
+            found = ShardRange(first, last, known.count + found.count)
+        shards[name] = found
+    return shards
+
+
+def _tables(one: Manifest, two: Manifest) -> dict[str, TableMark] | str:
+    if isinstance(one.tables, str) or isinstance(two.tables, str):
+        return "*"
+    tables = dict(one.tables)
+    for name, found in two.tables.items():
+        known = tables.get(name)
+        if known is not None:
+            found = TableMark(known.count + found.count, found.truncated or known.truncated)
+        tables[name] = found
+    return tables if len(tables) <= _MOST_TABLES else "*"

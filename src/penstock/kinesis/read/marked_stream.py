@@ -1,0 +1,99 @@
+"""MarkedStream: a marked stream as one reader of all its tables sees it. Blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Final, NamedTuple
+
+from penstock.kinesis.read.client import StreamClient
+from penstock.kinesis.read.errors import StreamReadError
+from penstock.kinesis.read.manifest_log import Arrived, ManifestLog, Place
+from penstock.kinesis.read.shards import ShardInfo
+from penstock.model.stream_position import StreamPosition
+
+_LOOK_BACK: Final = (timedelta(minutes=2), timedelta(minutes=30), timedelta(hours=6))
+"""So far back a beginning is looked for before everything is read; clocks may differ by a minute."""
+_AT_ONCE: Final = 1_000
+
+
+class StreamAddress(NamedTuple):
+    """Where a marked stream is, and whose changes are read from it. Holds no credentials."""
+
+    stream: str
+    marks_stream: str
+    slot: str
+    """The slot of the capture that writes it."""
+    region: str
+    endpoint_url: str | None = None
+
+    def open(self, stream: str | None = None) -> StreamClient:
+        """A client of the stream, or of that of the manifests."""
+        return StreamClient(stream=stream or self.stream, region=self.region, endpoint_url=self.endpoint_url)
+
+    def unmarked(self) -> StreamReadError:
+        """There are no manifests."""
+        return StreamReadError(
+            f"{self.marks_stream} has no manifests of the slot {self.slot}. Fix: let penstock capture write"
+            " it with KINESIS_MARKED_STREAM=true; name its REPLICATION_SLOT, and its KINESIS_MARKS_STREAM if"
+            f" there is one: kinesis://{self.stream}?slot=…&marks=…"
+        )
+
+
+class MarkedStream:
+    """Its manifests, in the order in which they stand, and its shards.
+
+    `begin` finds where to read from, then each `more` gives what is new, in pieces of bounded size.
+    """
+
+    def __init__(self, address: StreamAddress) -> None:
+        self._address = address
+        self._client = address.open()
+        self._log = ManifestLog(address.open(address.marks_stream), address.slot)
+        self._reading: Iterator[Arrived] = iter(())
+        self._last: Place | None = None
+
+    def begin(self, position: StreamPosition | None) -> str:
+        """Read from a manifest on that begins at or below this; returns where a chain begins.
+
+        That is the position itself, also if no manifest reaches down to it: what is missing shows as a gap.
+        Without one it is the beginning of a recent manifest. StreamReadError if there are none.
+        """
+        now, first = datetime.now(UTC), None
+        for back in (*_LOOK_BACK, None):
+            self._reading = self._log.arrivals(None) if back is None else self._log.arrivals_since(now - back)
+            first = next(self._reading, None)
+            if first is not None and (position is None or first.manifest.since <= str(position)):
+                break
+        if first is None:
+            raise self._address.unmarked()
+        self._reading = _with_first(first, self._reading)
+        return first.manifest.since if position is None else str(position)
+
+    def more(self) -> list[Arrived]:
+        """The next manifests; none if there are no more at the moment."""
+        found = list(islice(self._reading, _AT_ONCE))
+        if not found:
+            self._reading = self._log.arrivals(self._last) if self._last is not None else iter(())
+            found = list(islice(self._reading, _AT_ONCE))
+        if found:
+            self._last = found[-1].place
+        return found
+
+    def shards(self) -> dict[str, ShardInfo]:
+        """The stream's shards that retention still has."""
+        return {shard.shard_id: shard for shard in self._client.shards()}
+
+    def retention(self) -> timedelta:
+        """For how long records are kept."""
+        return self._client.retention()
+
+    def close(self) -> None:
+        """Close idle connections."""
+        self._client.close()
+
+
+def _with_first(first: Arrived, rest: Iterator[Arrived]) -> Iterator[Arrived]:
+    yield first
+    yield from rest

@@ -1,0 +1,164 @@
+"""KinesisFeed: changes from a marked stream. The driver reads manifests; jobs read the ranges they name."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+import structlog
+
+from penstock.kinesis.read.chain import Chain, Link
+from penstock.kinesis.read.errors import StreamReadError
+from penstock.kinesis.read.manifest_log import Place
+from penstock.kinesis.read.marked_plan import PATIENCE_S
+from penstock.kinesis.read.marked_stream import MarkedStream
+from penstock.model.lsn import format_lsn
+from penstock.model.stream_position import History, StreamPosition
+from penstock.shapes.feed.resnapshots import Resnapshots
+from penstock.shapes.feed.stream_ledger import StreamLedger
+from penstock.shapes.registry.keeper import Confirmed
+
+_POLL_EVERY_S: Final = 0.4
+"""Five calls a second are allowed to all readers of a shard together, and jobs read it, too."""
+_TELL_EVERY_S: Final = 10.0
+
+_log = structlog.get_logger()
+
+
+class KinesisFeed:
+    """See Feed.
+
+    1. Manifests are put in order (Chain), and each link goes into the books: who was touched, and how far.
+    2. A manifest that doesn't come within a patience is a gap: shapes that lack what it spoke of are
+       snapshotted again, and the others go on. At the start nothing is waited for: all that there is
+       has been read in order.
+    3. What was applied but never happened, another system under the slot's name: an error, which ends the
+       leadership. The next one looks at server and tables again.
+    4. The source that is told is the slot which the shapes had when they read from Postgres, if there is one:
+       it is moved along, so that it keeps no WAL, and nothing is missing for who goes back to it.
+    """
+
+    def __init__(
+        self,
+        stream: MarkedStream,
+        chain: Chain[Place | None],
+        ledger: StreamLedger,
+        confirmed: Confirmed,
+        resnapshots: Resnapshots,
+        *,
+        history: History,
+        move_slot: Callable[[int], Awaitable[None]],
+        on_links: Callable[[], None],
+    ) -> None:
+        """`chain` begins where `stream` does; `on_links` wakes those who wait for something to flush.
+
+        `move_slot` tells the shapes' own slot how far the tables are.
+        """
+        self._stream = stream
+        self._chain = chain
+        self._ledger = ledger
+        self._confirmed = confirmed
+        self._resnapshots = resnapshots
+        self._history = history
+        self._move_slot = move_slot
+        self._on_links = on_links
+        self._held_since: float | None = None
+        self._came_at = self._moved_at = time.monotonic()
+        self._is_first = True
+        self._expired: set[str] = set()
+        """Shards that manifests speak of, and that are gone: whoever reads there gets an error."""
+
+    @property
+    def received_lsn(self) -> int:
+        """See Feed: where the last manifest of the chain ends."""
+        return StreamPosition.parse(self._chain.applied or "").commit_lsn
+
+    @property
+    def confirmed_lsn(self) -> int:
+        """See Feed."""
+        return self._confirmed.frontier_lsn
+
+    @property
+    def is_paused(self) -> bool:
+        """See Feed: the stream itself has the room."""
+        return False
+
+    def stalled(self, now: float, after_s: float, waits_since: float | None) -> str | None:
+        """See Feed. At rest a manifest comes every ten seconds that says nothing new."""
+        silent_s = now - self._came_at
+        if waits_since is not None:
+            silent_s = max(silent_s, now - max(self._moved_at, waits_since))
+        if silent_s < after_s:
+            return None
+        return (
+            f"no manifest has gone beyond {format_lsn(self.received_lsn)} for {silent_s:.0f} s. Fix: see"
+            " whether penstock capture runs and is ready"
+        )
+
+    async def read(self) -> None:
+        """See Feed."""
+        while True:
+            arrived = await asyncio.to_thread(self._stream.more)
+            if arrived:
+                self._came_at = time.monotonic()
+            for each in arrived:
+                await self._take(self._chain.take(each.manifest, each.place), each.at)
+            if not arrived:
+                await self._look_for_gap(time.monotonic())
+                self._is_first = False
+                await asyncio.sleep(_POLL_EVERY_S)
+
+    async def report(self) -> None:
+        """See Feed."""
+        while True:
+            await asyncio.sleep(_TELL_EVERY_S)
+            await self._move_slot(self._confirmed.frontier_lsn)
+
+    def tell_if_moved(self) -> None:
+        """See Feed: the slot is moved now and then."""
+
+    def last_word(self) -> None:
+        """See Feed: nothing is lost if the slot stays where it is."""
+
+    async def _take(self, links: Sequence[tuple[Link, Place | None]], arrived: datetime) -> None:
+        for link, _ in links:
+            self._refuse_unknown_timeline(link)
+            if unknown := self._ledger.log.unknown_shards(link) - self._expired:
+                self._ledger.log.know(await asyncio.to_thread(self._stream.shards))
+                self._expired |= unknown & self._ledger.log.unknown_shards(link)
+            again = self._ledger.take(link, arrived, time.monotonic())
+            self._moved_at = time.monotonic()
+            if again:
+                await self._resnapshots.note(again)
+        if links:
+            self._on_links()
+
+    async def _look_for_gap(self, now: float) -> None:
+        gap = self._chain.gap
+        if gap is None:
+            self._held_since = None
+            return
+        if self._held_since is None:
+            self._held_since = now
+        if not self._is_first and now - self._held_since < PATIENCE_S:
+            return
+        self._held_since = None
+        _log.error("stream_gap", detail=str(gap))
+        links = self._chain.leap()
+        start = StreamPosition.parse(links[0][0].start)
+        self._ledger.log.restart(start)
+        again = self._ledger.lost(start.commit_lsn, str(gap), now)
+        if again:
+            await self._resnapshots.note(again)
+        await self._take(links, datetime.now(UTC))
+
+    def _refuse_unknown_timeline(self, link: Link) -> None:
+        timeline = link.manifest.resolved_position.timeline
+        if timeline > self._history.timeline:
+            raise StreamReadError(
+                f"the stream is on timeline {timeline}, and the server on {self._history.timeline}: another"
+                " one was promoted. Fix: connect to the present primary"
+            )

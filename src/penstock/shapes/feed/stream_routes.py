@@ -1,0 +1,191 @@
+"""StreamRoutes: which changes of a stream are for which shapes, though the catalog is ahead of the stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from penstock.kinesis.marked.manifest import Manifest
+from penstock.model.relation import Relation
+from penstock.model.snapshot_again import SnapshotAgain
+from penstock.model.stream_position import StreamPosition
+from penstock.postgres.catalog.table_tree import Member, Tree
+from penstock.shapes.following.rewrites import judge
+
+
+class _Look(NamedTuple):
+    """A table as a look has found it that is to be judged."""
+
+    tree: Tree | None
+    """None: there is no table of that name."""
+    lsn: int
+    """The server's WAL was here then, or before."""
+    before_lsn: int
+    """It was here then, or behind."""
+
+
+class StreamRoutes:
+    """Compares looks at the catalog, and judges them when the stream is there. Knows no clock or socket.
+
+    The problem. The catalog is of now, and the stream may be hours old: changes below a look are of tables as
+    they were before it, and a TRUNCATE that explains the look may be yet to come.
+
+    1. A table is known as it was last judged. The first look that differs waits until the stream has reached
+       its LSN; looks behind it are compared with it later.
+    2. Then it is judged. Nothing but a TRUNCATE that committed between the two looks explains a new file, and
+       nothing else is explained: the table's shapes are snapshotted again. A copy whose cut is behind
+       the look has all that it saw.
+    3. Meanwhile changes are read as before. Partitions that only a look knows so far count, too.
+    4. A table that is gone has no copies before a look finds one of its name.
+    5. Shapes of one table may have been judged up to different looks when a crash came: the first look is
+       held against each of them.
+    """
+
+    def __init__(
+        self,
+        shapes: Mapping[str, Relation],
+        trees: Iterable[Tree],
+        own_trees: Mapping[str, Tree] = MappingProxyType({}),
+    ) -> None:
+        """`shapes`: the table of each. `trees`, `own_trees`: as the Collector takes them."""
+        self._followers: dict[Relation, frozenset[str]] = {
+            table: frozenset(name for name, followed in shapes.items() if followed == table)
+            for table in shapes.values()
+        }
+        self._judged = {tree.table.relation: tree for tree in trees if tree.table.relation in self._followers}
+        self._own_trees = dict(own_trees)
+        self._gone = self._followers.keys() - self._judged.keys()
+        self._since = dict.fromkeys(self._followers, 0)
+        """The server's WAL was here when a look found the table as it was judged."""
+        self._waiting: dict[Relation, _Look] = {}
+        self._truncated: dict[Relation, int] = {}
+        """The commit LSN of the last truncate."""
+        self._copied: dict[str, int] = {}
+        """The cut of the last copy of a shape in this leadership."""
+        self._has_looked = False
+        self._reached_lsn = 0
+
+    @property
+    def is_certain(self) -> bool:
+        """See Routes."""
+        return self._has_looked and not self._waiting
+
+    def is_waiting(self, table: Relation) -> bool:
+        """Whether a look at this table waits for the stream."""
+        return table in self._waiting
+
+    @property
+    def tables(self) -> Iterable[Relation]:
+        """The followed tables."""
+        return self._followers.keys()
+
+    def followers(self, table: Relation) -> frozenset[str]:
+        """The shapes of a followed table."""
+        return self._followers[table]
+
+    def is_gone(self, shape: str) -> bool:
+        """See Routes."""
+        return any(shape in self._followers[table] for table in self._gone)
+
+    def relations_of(self, table: Relation) -> frozenset[Relation]:
+        """See Routes."""
+        own = [tree for name, tree in self._own_trees.items() if name in self._followers[table]]
+        look = self._waiting.get(table)
+        known = (self._judged.get(table), None if look is None else look.tree, *own)
+        return frozenset(member.relation for tree in known if tree is not None for member in _members(tree))
+
+    def copy_begins(self, shape: str, cut_lsn: int) -> None:
+        """See Routes."""
+        self._copied[shape] = cut_lsn
+
+    def tree_of(self, table: Relation, shape: str) -> Tree:
+        """See Routes."""
+        return self._own_trees.get(shape, self._judged[table])
+
+    def take(self, manifest: Manifest) -> None:
+        """A manifest that is about to be kept: what it says of truncates."""
+        if isinstance(manifest.tables, str):
+            return
+        for table in self._followers:
+            for relation in self.relations_of(table):
+                mark = manifest.tables.get(str(relation))
+                if mark is not None and mark.truncated is not None:
+                    lsn = StreamPosition.parse(mark.truncated).commit_lsn
+                    self._truncated[relation] = max(lsn, self._truncated.get(relation, 0))
+
+    def look(self, trees: Iterable[Tree], wal_lsn: int, before_lsn: int) -> list[SnapshotAgain]:
+        """The followed tables as the catalog has them now, without those that it no longer has."""
+        now = {tree.table.relation: tree for tree in trees}
+        self._has_looked = True
+        for table in self._followers:
+            if table in self._waiting:
+                continue
+            tree = now.get(table)
+            if self._is_known(table, tree):
+                self._since[table] = max(self._since[table], before_lsn)
+            elif tree is not None or table not in self._gone:
+                self._waiting[table] = _Look(tree, wal_lsn, before_lsn)
+        return self.reached(self._reached_lsn)
+
+    def reached(self, lsn: int) -> list[SnapshotAgain]:
+        """Every transaction with a commit LSN below this was taken; gives what is to be snapshotted."""
+        self._reached_lsn = max(lsn, self._reached_lsn)
+        ready = [table for table, look in self._waiting.items() if look.lsn <= self._reached_lsn]
+        return [again for table in ready for again in self._judge(table)]
+
+    def _is_known(self, table: Relation, tree: Tree | None) -> bool:
+        if tree is None or table in self._gone:
+            return False
+        own = (each for name, each in self._own_trees.items() if name in self._followers[table])
+        return all(tree == each for each in (self._judged[table], *own))
+
+    def _judge(self, table: Relation) -> list[SnapshotAgain]:
+        look = self._waiting.pop(table)
+        names = self._followers[table]
+        reasons: dict[str, str] = {}
+        for name in sorted(names):
+            if self._copied.get(name, 0) >= look.lsn:
+                continue
+            if table in self._gone:
+                reasons[name] = f"there is a table {table} again"
+            elif reason := self._reason(self._own_trees.get(name, self._judged[table]), look):
+                reasons[name] = reason
+        if look.tree is None:
+            self._gone = self._gone | {table}
+        else:
+            self._gone = self._gone - {table}
+            self._judged[table] = look.tree
+            self._since[table] = look.before_lsn
+        for name in names:
+            self._own_trees.pop(name, None)
+        return [SnapshotAgain(name, reason) for name, reason in reasons.items()]
+
+    def _reason(self, before: Tree, look: _Look) -> str:
+        """Why the table is not the one that it was, in words; empty if it is."""
+        table, now = before.table.relation, look.tree
+        since = self._since[table]
+        judgement = judge(before, now, look.lsn, {}, since)
+        if judgement.again:
+            return judgement.again
+        if judgement.departures:
+            return judgement.departures[0].reason
+        for doubt in judgement.doubts:
+            truncated = self._truncated.get(doubt.member.relation, -1)
+            if doubt.is_new or not since <= truncated < look.lsn:
+                return doubt.suspicion
+        assert now is not None, "that was judged"
+        if _without_files(before) != _without_files(now):
+            return f"{table} was altered"
+        return ""
+
+
+def _members(tree: Tree) -> tuple[Member, ...]:
+    return (tree.table, *tree.partitions)
+
+
+def _without_files(tree: Tree) -> Tree:
+    return tree._replace(
+        table=tree.table._replace(filenode=0),
+        partitions=tuple(member._replace(filenode=0) for member in tree.partitions),
+    )

@@ -1,0 +1,103 @@
+"""A leadership of the shapes that reads a marked stream, and no slot: it has a slot's lock only."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime, timedelta
+from typing import ClassVar, Final
+
+import structlog
+
+from penstock.kinesis.read.marked_stream import MarkedStream, StreamAddress
+from penstock.lake.ports import ShapeJobs
+from penstock.model.lsn import format_lsn
+from penstock.model.stream_position import History
+from penstock.postgres.leader.freshness import Freshness
+from penstock.postgres.slot.moving import SlotMover
+from penstock.postgres.timeline import ServerIdentity, inserted_lsn
+from penstock.shapes.kinesis_wiring import KinesisPipeline, Streamed, position_to_begin
+from penstock.shapes.leadership import UPKEEP_EVERY_S, ShapesLeadership
+from penstock.shapes.preparation import Prepared
+from penstock.shapes.wiring import ShapesPipeline, Workplace
+
+_LATE: Final = 0.5
+"""Of the stream's retention: whoever is further behind than this is complained of."""
+_RETENTION_EVERY_S: Final = 300.0
+
+_log = structlog.get_logger()
+
+
+class KinesisLeadership(ShapesLeadership):
+    """See ShapesLeadership."""
+
+    reads_slot: ClassVar[bool] = False
+    _mover: SlotMover | None = None
+
+    @property
+    def _address(self) -> StreamAddress:
+        assert isinstance(self._order.source, StreamAddress), "there is a stream"
+        return self._order.source
+
+    async def _lead(self, prepared: Prepared, jobs: ShapeJobs, identity: ServerIdentity) -> None:
+        history = History(identity.timeline, identity.switch_points)
+        position = position_to_begin(prepared, history)
+        stream = await asyncio.to_thread(MarkedStream, self._address)
+        try:
+            begins = await self._line.kept_awake(asyncio.to_thread(stream.begin, position))
+            retention = await self._line.kept_awake(asyncio.to_thread(stream.retention))
+            vouched = await self._line.vouch()
+            self._mover = mover = SlotMover(await self._line.connect(), prepared.keeper.registry.slot)
+            pipeline = KinesisPipeline(
+                self.file.shapes,
+                prepared,
+                streamed=Streamed(self._address, stream, begins, identity.system_id, history, mover.move),
+                workplace=Workplace(jobs, self._threads, self._limits),
+                database=self._database,
+                say_needed=self._preparation.say_needed,
+            )
+            others = {
+                "house": self._keep_house(pipeline, stream, retention),
+                "line": self._line.stay_awake(),
+            }
+            start_lsn = format_lsn(pipeline.feed.received_lsn)
+            await self._serve(
+                pipeline, jobs, vouched, others, stream=self._address.stream, start_lsn=start_lsn
+            )
+        finally:
+            stream.close()
+
+    async def _target_lsn(self) -> int:
+        return await inserted_lsn(await self._line.connect())
+
+    async def _say_last(self, pipeline: ShapesPipeline, freshness: Freshness) -> None:
+        assert self._mover is not None, "it has led"
+        await self._mover.move(pipeline.feed.confirmed_lsn)
+
+    async def _keep_house(
+        self, pipeline: KinesisPipeline, stream: MarkedStream, retention: timedelta
+    ) -> None:
+        """Once a second: forget what nobody needs, and say who holds everybody up, or falls behind."""
+        ledger, asked_at = pipeline.ledger, time.monotonic()
+        while True:
+            now = time.monotonic()
+            if now - asked_at >= _RETENTION_EVERY_S:
+                asked_at, retention = now, await asyncio.to_thread(stream.retention)
+            ledger.log.trim(ledger.tracker.minimum)
+            self._report(pipeline, now, _late(pipeline, retention))
+            await asyncio.sleep(UPKEEP_EVERY_S)
+
+
+def _late(pipeline: KinesisPipeline, retention: timedelta) -> dict[str, str]:
+    """A sentence on the shape that is furthest behind, if the stream may soon forget what it needs."""
+    behind = pipeline.ledger.tracker.stalled(time.monotonic(), 0.0)
+    oldest = pipeline.ledger.log.oldest_needed(behind[0].offset) if behind else None
+    age = timedelta() if oldest is None else datetime.now(UTC) - oldest
+    if age < _LATE * retention:
+        return {}
+    hours, kept = age.total_seconds() / 3600, retention.total_seconds() / 3600
+    return {
+        behind[0].shape: f"shape {behind[0].shape} needs changes that came into the stream {hours:.1f} h ago,"
+        f" which keeps records for {kept:.0f} h. Fix: let it keep them longer (aws kinesis"
+        " increase-stream-retention-period) until the shape has caught up; else it is snapshotted again"
+    }
