@@ -63,6 +63,7 @@ def needed(events: Events) -> dict[str, str]:
     return {event["shape"]: event["reason"] for event in events if event["event"] == "snapshot_needed"}
 
 
+@pytest.mark.timeout(900)
 def test_tables_equal_postgres_and_change_their_source(streamed: StreamedSite) -> None:
     """From Postgres to Kinesis and back, without a new snapshot; then a gap, and a capture that is gone."""
     sql = streamed.shapes.sql
