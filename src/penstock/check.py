@@ -13,6 +13,7 @@ from penstock.finding import Finding, Level, as_json, as_text, worst
 from penstock.kinesis.stream_check import check_quarantine, check_stream
 from penstock.model.shape import ShapesFile
 from penstock.postgres.preflight.postgres_check import check_capture_postgres
+from penstock.settings.loading import load_stream_source
 from penstock.settings.services import CaptureSettings, ShapesSettings
 
 
@@ -39,18 +40,29 @@ def _check_streams(settings: CaptureSettings) -> list[Finding]:
 
 
 def find_for_shapes(
-    settings: ShapesSettings, file: ShapesFile, master: str, conf: Mapping[str, str]
+    settings: ShapesSettings,
+    file: ShapesFile,
+    master: str,
+    conf: Mapping[str, str],
+    stream: str | None = None,
 ) -> list[Finding]:
-    """Look at everything that shapes need; Spark last, since its start takes seconds."""
+    """Look at everything that shapes need; Spark last, since its start takes seconds.
+
+    `stream`: what stands behind `--from`.
+    """
     # A check of a capture works without Spark's packages.
     from penstock.lake.jobs.spark_check import check_spark
     from penstock.shapes.definition.shapes_check import Read, check_storage_of, look_at_shapes
+    from penstock.shapes.definition.source_check import check_source
 
-    read = Read()
-    log_directory = settings.change_log.directory_for(file.storage, settings.replication.slot)
-    postgres = asyncio.run(look_at_shapes(settings, file, read))
+    read, found, log_directory = Read(), list[Finding](), None
+    if stream is None:
+        log_directory = settings.change_log.directory_for(file.storage, settings.replication.slot)
+    else:
+        found = check_source(load_stream_source(stream), file)
+    postgres = asyncio.run(look_at_shapes(settings, file, read, from_stream=stream is not None))
     storage = check_storage_of(file, log_directory, settings.change_log.min_free_bytes)
-    return [*postgres, *storage, *check_spark(file, read.facts, master, conf, log_directory)]
+    return [*found, *postgres, *storage, *check_spark(file, read.facts, master, conf, log_directory)]
 
 
 def report(findings: Sequence[Finding], *, json: bool) -> int:

@@ -310,5 +310,5 @@ def _check(arguments: argparse.Namespace) -> int:
     settings = load_shapes_settings()
     file = load_shapes_file(arguments.config)
     _need_spark()
-    findings = find_for_shapes(settings, file, arguments.master, dict(arguments.conf))
+    findings = find_for_shapes(settings, file, arguments.master, dict(arguments.conf), arguments.stream)
     return report(findings, json=arguments.json)

@@ -134,23 +134,22 @@ def test_values_are_the_same_wherever_they_are_decoded(
         },
     )
 
-    changes = changes_frame(spark, layout(*names), plan)
-
     assert is_small(plan) == (decoded_in == "driver")
-    assert dict(changes.dtypes) == {
-        "_penstock_tx_offset": "bigint",
-        "_penstock_op_offset": "bigint",
-        "_penstock_action": "string",
-        "_penstock_absent": "array<string>",
-        "_penstock_old_key": "struct<id:bigint>",
-        "id": "bigint",
-        "amount": "decimal(12,2)",
-        "day": "date",
-        "seen": "timestamp_ntz",
-        "at": "timestamp",
-    }
+    with changes_frame(spark, layout(*names), plan) as changes:
+        assert dict(changes.dtypes) == {
+            "_penstock_tx_offset": "bigint",
+            "_penstock_op_offset": "bigint",
+            "_penstock_action": "string",
+            "_penstock_absent": "array<string>",
+            "_penstock_old_key": "struct<id:bigint>",
+            "id": "bigint",
+            "amount": "decimal(12,2)",
+            "day": "date",
+            "seen": "timestamp_ntz",
+            "at": "timestamp",
+        }
+        found = changes.orderBy("_penstock_tx_offset", "_penstock_op_offset").toArrow()
     [expected] = decoded(layout(*names), plan)
-    found = changes.orderBy("_penstock_tx_offset", "_penstock_op_offset").toArrow()
     assert found.num_rows == 4
     for name in ("_penstock_action", "_penstock_absent", "_penstock_old_key", "id", "amount"):
         assert found[name].to_pylist() == expected[name].to_pylist()
@@ -172,8 +171,12 @@ def test_batches_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def read_all(spark: SparkSession, of: ShapeLayout, plan: Iterable[SegmentRange]) -> PenstockError:
-    with pytest.raises(PenstockError) as raised, plain_errors("/lake/orders"):
-        changes_frame(spark, of, list(plan)).collect()
+    with (
+        pytest.raises(PenstockError) as raised,
+        plain_errors("/lake/orders"),
+        changes_frame(spark, of, list(plan)) as changes,
+    ):
+        changes.collect()
     return raised.value
 
 

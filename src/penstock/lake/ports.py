@@ -7,10 +7,11 @@ The service knows `ShapeJobs`, and `penstock verify` `VerifyJobs`; neither knows
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, runtime_checkable
 
 from penstock.lake.comparison import Comparison, Keys, PostgresAt, TableAt
 from penstock.model.log_offset import LogOffset
+from penstock.model.relation import Relation
 from penstock.model.shape import Shape
 from penstock.postgres.catalog.partition_bounds import Bounds
 from penstock.postgres.catalog.table_facts import ColumnFacts, TableFacts
@@ -46,6 +47,33 @@ class ChangePart(Protocol):
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """Batches with the columns `tx_offset`, `op_offset` and `payload`. Blocks; SegmentUnreadable."""
+
+
+@runtime_checkable
+class SharedPart(ChangePart, Protocol):
+    """A part of a place that other shapes read, too."""
+
+    @property
+    def place(self) -> str:
+        """Parts with the same name stand in the same place; empty: nobody else reads it."""
+
+    @property
+    def place_schema(self) -> pa.Schema:
+        """The columns of `read_place`; `relation` and `tx_offset` are among them."""
+
+    @property
+    def wanted(self) -> frozenset[Relation]:
+        """Whose changes are wanted of it."""
+
+    @property
+    def after(self) -> LogOffset:
+        """Changes at or below this are not wanted of it."""
+
+    def read_place(self) -> Iterator[pa.RecordBatch]:
+        """All that this part of the place has, whoever wants it. Blocks."""
+
+    def select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """What is wanted of a batch of `read_place`, as `read` gives it."""
 
 
 class Position(NamedTuple):

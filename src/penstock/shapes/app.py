@@ -41,6 +41,7 @@ from penstock.settings.loading import load_stream_source
 from penstock.settings.services import ShapesSettings
 from penstock.shapes.definition.reload import compare_files, terminal_is_gone
 from penstock.shapes.definition.shapes_file import ShapeFileError, load_shapes_file
+from penstock.shapes.definition.source_check import address_of
 from penstock.shapes.ending import ShapeStalled
 from penstock.shapes.flushing.job_runner import JobThreads
 from penstock.shapes.from_kinesis import KinesisLeadership
@@ -339,10 +340,7 @@ def decoder_of(settings: ShapesSettings) -> Decoder:
 
 def stream_address(url: str) -> StreamAddress:
     """What `--from` names; SettingsError if that is no good."""
-    found = load_stream_source(url)
-    return StreamAddress(
-        found.stream, found.marks or found.stream, found.slot, found.region, found.endpoint_url
-    )
+    return address_of(load_stream_source(url))
 
 
 def refuse(lines: Sequence[str]) -> None:

@@ -15,7 +15,7 @@ from penstock.model.snapshot_again import SnapshotAgain
 from penstock.model.stream_position import History, StreamPosition
 from penstock.shapes.feed.from_kinesis import KinesisFeed
 from penstock.shapes.feed.stream_backlog import StreamBacklog
-from penstock.shapes.feed.stream_ledger import StreamLedger
+from penstock.shapes.feed.stream_ledger import StreamLedger, count_readers
 from penstock.shapes.feed.stream_part import RecentBlocks, parts_of
 from penstock.shapes.feed.stream_routes import StreamRoutes
 from penstock.shapes.flushing.stream_watch import StreamWatch
@@ -71,11 +71,12 @@ class KinesisPipeline(ShapesPipeline):
         start, begins = Start.of(prepared), StreamPosition.parse(streamed.begins)
         held = Held()
         trees, own_trees = trees_at_start(prepared.facts, start.known)
+        routes = StreamRoutes({shape.name: shape.table for shape in shapes}, trees, own_trees)
         make_parts = partial(parts_of, streamed.address, RecentBlocks())
         ledger = StreamLedger(
             held=held,
-            routes=StreamRoutes({shape.name: shape.table for shape in shapes}, trees, own_trees),
-            backlog=StreamBacklog(begins, make_parts),
+            routes=routes,
+            backlog=StreamBacklog(begins, make_parts, partial(count_readers, routes)),
             tracker=FlushTracker(initial_lsn=begins.commit_lsn),
             plan=FlushPlan(workplace.limits, held),
         )

@@ -116,10 +116,15 @@ class StreamClient:
                 return found
             request = {"NextToken": answer["NextToken"]}
 
+    def summary(self) -> dict[str, Any]:
+        """What DescribeStreamSummary says."""
+        answer = self._call("describe_stream_summary", **self._named)
+        found: dict[str, Any] = answer["StreamDescriptionSummary"]
+        return found
+
     def retention(self) -> timedelta:
         """For how long the stream keeps records."""
-        answer = self._call("describe_stream_summary", **self._named)
-        return timedelta(hours=answer["StreamDescriptionSummary"]["RetentionPeriodHours"])
+        return timedelta(hours=self.summary()["RetentionPeriodHours"])
 
     def pages(self, shard_id: str, start: Start, *, most: int = MOST_RECORDS) -> Iterator[Page]:
         """Pages from `start` on, for as long as the caller wants more, or until a closed shard ends.

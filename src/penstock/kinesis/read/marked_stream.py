@@ -18,6 +18,15 @@ _LOOK_BACK: Final = (timedelta(minutes=2), timedelta(minutes=30), timedelta(hour
 _AT_ONCE: Final = 1_000
 
 
+class Reach(NamedTuple):
+    """How far back manifests go."""
+
+    since: str
+    """Where the first of those begins that were asked for."""
+    arrived: datetime
+    """When that one came."""
+
+
 class StreamAddress(NamedTuple):
     """Where a marked stream is, and whose changes are read from it. Holds no credentials."""
 
@@ -60,6 +69,11 @@ class MarkedStream:
         That is the position itself, also if no manifest reaches down to it: what is missing shows as a gap.
         Without one it is the beginning of a recent manifest. StreamReadError if there are none.
         """
+        since = self.reach(position).since
+        return since if position is None else str(position)
+
+    def reach(self, position: StreamPosition | None) -> Reach:
+        """The same; returns the first manifest that `more` will give."""
         now, first = datetime.now(UTC), None
         for back in (*_LOOK_BACK, None):
             self._reading = self._log.arrivals(None) if back is None else self._log.arrivals_since(now - back)
@@ -69,7 +83,7 @@ class MarkedStream:
         if first is None:
             raise self._address.unmarked()
         self._reading = _with_first(first, self._reading)
-        return first.manifest.since if position is None else str(position)
+        return Reach(first.manifest.since, first.at)
 
     def more(self) -> list[Arrived]:
         """The next manifests; none if there are no more at the moment."""

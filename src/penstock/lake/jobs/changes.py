@@ -8,15 +8,20 @@ segment's bytes and one batch of rows in memory at a time.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import reduce
 from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from penstock.decoding.rows import ChangeDecoder, Column
-from penstock.lake.ports import ChangePart
+from penstock.lake.jobs.shared import PLACES
+from penstock.lake.ports import ChangePart, SharedPart
 from penstock.lake.spark.spark_session import saying_errors
 from penstock.model.log_offset import OP_INFINITY, LogOffset
 
@@ -69,14 +74,34 @@ def behind(ranges: Sequence[ChangePart], offset: int | None) -> list[ChangePart]
     return [part.behind(flushed) for part in ranges if part.up_to > flushed]
 
 
-def changes_frame(spark: SparkSession, layout: ShapeLayout, ranges: Sequence[ChangePart]) -> DataFrame:
+@contextmanager
+def changes_frame(
+    spark: SparkSession, layout: ShapeLayout, ranges: Sequence[ChangePart]
+) -> Iterator[DataFrame]:
     """The changes in these ranges, as rows.py describes them, in no order.
 
     Small ones are decoded now, and may raise DecodeError, LayoutChanged or SegmentUnreadable. The rest is
     decoded by each job that reads the frame: run it within `plain_errors`.
     """
     if is_small(ranges):
-        return local_frame(spark, decode_here(layout, ranges))
+        yield local_frame(spark, decode_here(layout, ranges))
+        return
+    own: list[ChangePart] = []
+    shared: dict[str, list[SharedPart]] = {}
+    for part in ranges:
+        if isinstance(part, SharedPart) and part.place:
+            shared.setdefault(part.place, []).append(part)
+        else:
+            own.append(part)
+    with ExitStack() as stack:
+        frames = [_own_frame(spark, layout, own)] if own else []
+        for parts in shared.values():
+            whole = stack.enter_context(PLACES.reading(spark, parts))
+            frames.append(_selected(whole, layout, parts[0]))
+        yield reduce(DataFrame.unionAll, frames)
+
+
+def _own_frame(spark: SparkSession, layout: ShapeLayout, ranges: Sequence[ChangePart]) -> DataFrame:
     tasks = share_out(ranges)
 
     def decode(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -85,8 +110,25 @@ def changes_frame(spark: SparkSession, layout: ShapeLayout, ranges: Sequence[Cha
                 for number in batch["id"].to_pylist():
                     yield from decoded(layout, tasks[number])
 
-    schema = from_arrow_schema(layout.decoder().schema, prefer_timestamp_ntz=True)
-    return spark.range(len(tasks), numPartitions=len(tasks)).mapInArrow(decode, schema)
+    return spark.range(len(tasks), numPartitions=len(tasks)).mapInArrow(decode, _schema(layout))
+
+
+def _selected(whole: DataFrame, layout: ShapeLayout, part: SharedPart) -> DataFrame:
+    def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        decoder = layout.decoder()
+        with saying_errors():
+            for batch in batches:
+                rows = part.select(batch)
+                offsets = zip(rows["tx_offset"].to_pylist(), rows["op_offset"].to_pylist(), strict=True)
+                yield decoder.decode(offsets, rows["payload"].to_pylist())
+
+    is_wanted = F.col("relation").isin(sorted(map(str, part.wanted)))
+    found = whole.where(is_wanted & (F.col("tx_offset") > part.after.tx_offset))
+    return found.mapInArrow(decode, _schema(layout))
+
+
+def _schema(layout: ShapeLayout) -> StructType:
+    return from_arrow_schema(layout.decoder().schema, prefer_timestamp_ntz=True)
 
 
 def decode_here(layout: ShapeLayout, ranges: Sequence[ChangePart]) -> pa.Table:

@@ -95,11 +95,12 @@ def _changes(
         here = decode_here(layout, ranges)
         yield local_frame(spark, here), survey_here(here, layout.key)
         return
-    changes = changes_frame(spark, layout, ranges).persist()
-    try:
-        yield changes, survey(changes, layout.key, table.cuts(layout.key))
-    finally:
-        changes.unpersist()
+    with changes_frame(spark, layout, ranges) as frame:
+        changes = frame.persist()
+        try:
+            yield changes, survey(changes, layout.key, table.cuts(layout.key))
+        finally:
+            changes.unpersist()
 
 
 @contextmanager

@@ -25,9 +25,9 @@ def check_spark(
     facts: Mapping[Relation, TableFacts],
     master: str,
     conf: Mapping[str, str],
-    log_directory: Path,
+    log_directory: Path | None,
 ) -> list[Finding]:
-    """Start Spark and ask it. Blocks for seconds."""
+    """Start Spark and ask it; `log_directory` None: there is no log. Blocks for seconds."""
     try:
         check_conf(file.storage, conf)
         spark = open_session(master, "penstock check", conf)
@@ -37,7 +37,7 @@ def check_spark(
         findings = [Finding.ok("spark", f"Spark {spark.version} starts with master {master}")]
         lines = where_refusals(spark, file, facts)
         findings += [Finding.from_error("where", PenstockError(line)) for line in lines]
-        if not is_local(master):
+        if log_directory is not None and not is_local(master):
             findings.append(_shared(spark, log_directory))
     finally:
         stop_session(spark)

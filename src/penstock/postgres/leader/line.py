@@ -164,9 +164,12 @@ class LeaderLine:
 
     async def stay_awake(self) -> None:
         """For a leader without a stream: keep the lock's session busy, and notice its end."""
-        while True:
-            await self._replication_connection.execute("SELECT 1")
-            await asyncio.sleep(self.timings.timeout_s / 4)
+        try:
+            while True:
+                await self._replication_connection.execute("SELECT 1")
+                await asyncio.sleep(self.timings.timeout_s / 4)
+        except psycopg.Error as error:
+            raise LineLost(f"the lock's session ended: {one_line(error)}") from error
 
     async def read_slot(self) -> SlotState | None:
         """The slot as it is, before the stream begins."""

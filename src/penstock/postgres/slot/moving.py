@@ -8,6 +8,7 @@ import psycopg
 import structlog
 from psycopg import AsyncConnection
 
+from penstock.errors import LineLost
 from penstock.model.lsn import format_lsn
 from penstock.postgres.connection import one_line
 
@@ -35,8 +36,8 @@ class SlotMover:
         """Everything below this is done. What the server refuses is said once, and does no harm."""
         try:
             await self._connection.execute(_MOVE, {"lsn": format_lsn(lsn), "slot": self._slot})
-        except psycopg.OperationalError:
-            raise
+        except psycopg.OperationalError as error:
+            raise LineLost(f"the session that moves the slot ended: {one_line(error)}") from error
         except psycopg.Error as error:
             if self._said != one_line(error):
                 self._said = one_line(error)

@@ -17,10 +17,12 @@ from penstock.errors import PenstockError
 from penstock.finding import Finding, Level
 from penstock.model.relation import Relation
 from penstock.model.shape import ShapesFile
+from penstock.model.size import format_size
 from penstock.postgres.catalog.table_catalog import ShapeCatalog
 from penstock.postgres.catalog.table_facts import TableFacts, to_columns
 from penstock.postgres.connection import QUALIFIED_NAMES
 from penstock.postgres.preflight.postgres_check import PluginFacts, check_postgres
+from penstock.postgres.slot.state import SlotState, read_slot
 from penstock.settings.services import ShapesSettings
 from penstock.shapes.definition.table_rules import refusals
 from penstock.shapes.registry.places import open_registry
@@ -42,8 +44,13 @@ class Read:
     """Of the tables that exist."""
 
 
-async def look_at_shapes(settings: ShapesSettings, file: ShapesFile, read: Read) -> list[Finding]:
-    """Every finding about the server and the shapes' tables; fills `read`."""
+async def look_at_shapes(
+    settings: ShapesSettings, file: ShapesFile, read: Read, *, from_stream: bool = False
+) -> list[Finding]:
+    """Every finding about the server and the shapes' tables; fills `read`.
+
+    `from_stream`: changes come from a stream, so a slot of the shapes' own is one that was left behind.
+    """
     decoder = decoder_for(settings.replication.output_plugin)
 
     async def look_at_tables(session: AsyncConnection, plugin: PluginFacts) -> list[Finding]:
@@ -61,9 +68,11 @@ async def look_at_shapes(settings: ShapesSettings, file: ShapesFile, read: Read)
             for relation in sorted({leaf.relation for facts in read.facts.values() for leaf in facts.leaves})
             if (finding := await _unreadable(session, relation)) is not None
         ]
-        return [*findings, *_not_numbers(file, read.facts, plugin)]
+        findings += _not_numbers(file, read.facts, plugin)
+        left = await read_slot(session, settings.replication.slot) if from_stream else None
+        return findings if left is None else [*findings, _left_behind(left)]
 
-    return await check_postgres(
+    findings = await check_postgres(
         settings.replication,
         settings.leader,
         options=decoder.row_options()[-1],
@@ -71,22 +80,28 @@ async def look_at_shapes(settings: ShapesSettings, file: ShapesFile, read: Read)
         role="shapes",
         session_options=QUALIFIED_NAMES,
     )
+    # What a missing slot means is another matter there.
+    return [each for each in findings if not from_stream or each.subject != "slot"]
 
 
-def check_storage_of(file: ShapesFile, log_directory: Path, min_free_bytes: int) -> list[Finding]:
-    """Whether the storage and the log's directory can be written, and what the registry says. Blocks."""
-    findings = [_writable("log", log_directory)]
+def _left_behind(slot: SlotState) -> Finding:
+    size = format_size(slot.retained_bytes or 0)
+    return Finding.warn(
+        "old slot",
+        f"slot {slot.name}, from which shapes read before, is still there and keeps {size} of WAL",
+        "nothing, to go back to it some day: penstock shapes --from moves it along while it runs. Else drop"
+        f" it: SELECT pg_drop_replication_slot('{slot.name}')",
+    )
+
+
+def check_storage_of(file: ShapesFile, log_directory: Path | None, min_free_bytes: int) -> list[Finding]:
+    """Whether the storage and the log's directory can be written, and what the registry says. Blocks.
+
+    `log_directory` None: there is no log.
+    """
+    findings = [] if log_directory is None else _log_place(log_directory, min_free_bytes)
     if "://" not in file.storage:
         findings.insert(0, _storage(Path(file.storage)))
-    room = free_bytes(_existing(log_directory))
-    if room < 2 * min_free_bytes:
-        findings.append(
-            Finding.fail(
-                "log",
-                f"{log_directory} has {room} bytes left, and LOG_MIN_FREE_BYTES is {min_free_bytes}",
-                "make room there, or set LOG_DIR to another disk",
-            )
-        )
     try:
         registry = open_registry(file.storage).read()
     except PenstockError as error:
@@ -98,6 +113,20 @@ def check_storage_of(file: ShapesFile, log_directory: Path, min_free_bytes: int)
     if awaiting:
         found += f"; {', '.join(awaiting)} await a snapshot"
     return [*findings, Finding.ok("registry", found)]
+
+
+def _log_place(directory: Path, min_free_bytes: int) -> list[Finding]:
+    findings = [_writable("log", directory)]
+    room = free_bytes(_existing(directory))
+    if room < 2 * min_free_bytes:
+        findings.append(
+            Finding.fail(
+                "log",
+                f"{directory} has {room} bytes left, and LOG_MIN_FREE_BYTES is {min_free_bytes}",
+                "make room there, or set LOG_DIR to another disk",
+            )
+        )
+    return findings
 
 
 async def _unreadable(session: AsyncConnection, relation: Relation) -> Finding | None:

@@ -62,8 +62,12 @@ class StreamBacklog:
     4. Whoever asks for what isn't there any more gets an error: nothing is passed over in silence.
     """
 
-    def __init__(self, start: StreamPosition, make_parts: MakeParts) -> None:
+    def __init__(
+        self, start: StreamPosition, make_parts: MakeParts, count_readers: Callable[[Link], int]
+    ) -> None:
+        """`count_readers`: how many shapes a link has changes for."""
         self._make_parts = make_parts
+        self._count_readers = count_readers
         self._kept: list[_Kept] = []
         self._is_open = False
         """Whether the last block may grow."""
@@ -174,7 +178,9 @@ class StreamBacklog:
         for each in blocks:
             manifest = each.link.manifest
             tasks = plan_tasks([each.link], shards, manifest.resolved)
-            found += self._make_parts(StreamBlock(tuple(tasks), each.end, manifest.bytes), wanted, after)
+            name = f"{each.link.start} {manifest.resolved}"
+            block = StreamBlock(tuple(tasks), each.end, manifest.bytes, name, self._count_readers(each.link))
+            found += self._make_parts(block, wanted, after)
         return found
 
     def boundary_within(self, relations: Collection[Relation], after: LogOffset, max_bytes: int) -> LogOffset:

@@ -9,7 +9,7 @@ from penstock.model.log_offset import LogOffset
 from penstock.model.snapshot_again import SnapshotAgain
 from penstock.model.stream_position import StreamPosition
 from penstock.shapes.feed.books import ShapeBooks
-from penstock.shapes.feed.stream_backlog import StreamBacklog, bytes_of
+from penstock.shapes.feed.stream_backlog import StreamBacklog, bytes_of, touches
 from penstock.shapes.feed.stream_routes import StreamRoutes
 from penstock.shapes.pace.flush_plan import FlushPlan
 from penstock.shapes.pace.flush_tracker import FlushTracker
@@ -78,3 +78,10 @@ class StreamLedger(ShapeBooks):
         ]
         self.begin_again(again, now)
         return again
+
+
+def count_readers(routes: StreamRoutes, link: Link) -> int:
+    """How many shapes a link may have changes for."""
+    return sum(
+        len(routes.followers(table)) for table in routes.tables if touches(link, routes.relations_of(table))
+    )

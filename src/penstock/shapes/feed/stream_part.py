@@ -46,6 +46,10 @@ class StreamBlock(NamedTuple):
     """Each reads shards that no other one has to look at."""
     up_to: LogOffset
     size_bytes: int
+    name: str
+    """No other block has it."""
+    readers: int
+    """How many shapes it has changes for."""
 
     @property
     def changes(self) -> int:
@@ -94,17 +98,19 @@ class RecentBlocks:
 
 @dataclass(frozen=True)
 class StreamPart:
-    """See ChangePart. Travels to executors with addresses only: they read the stream themselves."""
+    """See SharedPart. Travels to executors with addresses only: they read the stream themselves."""
 
     address: StreamAddress
     tasks: tuple[MarkedTask, ...]
-    relations: frozenset[Relation]
+    wanted: frozenset[Relation]
     """The table that is read, and its partitions."""
     after: LogOffset
     up_to: LogOffset
     size_bytes: int
     recent: RecentBlocks | None = None
     """Where the driver keeps small blocks; None: each reading asks the stream."""
+    place: str = ""
+    """See SharedPart."""
 
     @property
     def wanted_bytes(self) -> int:
@@ -121,18 +127,24 @@ class StreamPart:
     def read(self) -> Iterator[pa.RecordBatch]:
         """See ChangePart. StreamReadError if the stream doesn't have it."""
         if self.recent is None:
-            found = self._read_stream()
+            found = self.read_place()
         else:
             found = iter(self.recent.read(self.tasks, self._load).to_batches())
         for batch in found:
-            wanted = self._wanted(batch)
-            if wanted.num_rows:
-                yield wanted
+            selected = self.select(batch)
+            if selected.num_rows:
+                yield selected
+
+    @property
+    def place_schema(self) -> pa.Schema:
+        """See SharedPart."""
+        return SCHEMA
 
     def _load(self) -> pa.Table:
-        return pa.Table.from_batches(self._read_stream(), SCHEMA)
+        return pa.Table.from_batches(self.read_place(), SCHEMA)
 
-    def _read_stream(self) -> Iterator[pa.RecordBatch]:
+    def read_place(self) -> Iterator[pa.RecordBatch]:
+        """See SharedPart."""
         client = self.address.open()
         try:
             for task in self.tasks:
@@ -140,25 +152,26 @@ class StreamPart:
         finally:
             client.close()
 
-    def _wanted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        names = pa.array(sorted(map(str, self.relations)), pa.string())
+    def select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """See SharedPart. RecordsUnusable if there is something that only a snapshot tells."""
+        names = pa.array(sorted(map(str, self.wanted)), pa.string())
         is_ours = pc.and_(
             pc.is_in(batch["relation"], names), pc.greater(batch["tx_offset"], self.after.tx_offset)
         )
-        wanted = batch.filter(is_ours)
-        if wanted.num_rows:
-            self._refuse_unusable(wanted)
-        return wanted.select(["tx_offset", "op_offset", "payload"])
+        ours = batch.filter(is_ours)
+        if ours.num_rows:
+            self._refuse_unusable(ours)
+        return ours.select(["tx_offset", "op_offset", "payload"])
 
-    def _refuse_unusable(self, wanted: pa.RecordBatch) -> None:
-        table = min(map(str, self.relations))
+    def _refuse_unusable(self, ours: pa.RecordBatch) -> None:
+        table = min(map(str, self.wanted))
         for action, sentence in (
             ("Q", f"a change of {table} is in quarantine, and not in the stream"),
             ("T", f"{table} or a partition of it was truncated"),
         ):
-            if action == "T" and len(self.relations) == 1:
+            if action == "T" and len(self.wanted) == 1:
                 continue
-            found = wanted.filter(pc.equal(wanted["action"], action))
+            found = ours.filter(pc.equal(ours["action"], action))
             if found.num_rows:
                 at = format_lsn(found["tx_offset"][0].as_py())
                 raise RecordsUnusable(f"{sentence}, at {at}: only a snapshot tells its rows")
@@ -173,13 +186,11 @@ def parts_of(
 ) -> Sequence[StreamPart]:
     """What a reader of these relations reads of a block.
 
-    A small one is a single part, which the driver reads once for everybody; of a large one each task is a
-    part, for executors.
+    A small one is a single part, which the driver reads once for everybody. Of a large one each task is a
+    part, for executors; if several shapes read it, Spark keeps what they have read.
     """
     if block.size_bytes <= _SMALL_BLOCK:
-        return [
-            StreamPart(address, block.tasks, relations, after, block.up_to, block.size_bytes, recent),
-        ]
+        return [StreamPart(address, block.tasks, relations, after, block.up_to, block.size_bytes, recent)]
     each_bytes = block.size_bytes / max(1, block.changes)
     return [
         StreamPart(
@@ -189,6 +200,7 @@ def parts_of(
             after,
             block.up_to,
             round(each_bytes * sum(portion.changes for portion in task.portions)),
+            place=block.name if block.readers > 1 else "",
         )
         for task in block.tasks
     ]

@@ -19,7 +19,7 @@ from penstock.model.stream_position import StreamPosition
 from penstock.postgres.catalog.table_tree import Member, Tree
 from penstock.shapes.feed import stream_backlog, stream_part
 from penstock.shapes.feed.stream_backlog import StreamBacklog
-from penstock.shapes.feed.stream_ledger import StreamLedger
+from penstock.shapes.feed.stream_ledger import StreamLedger, count_readers
 from penstock.shapes.feed.stream_part import RecentBlocks, parts_of
 from penstock.shapes.feed.stream_routes import StreamRoutes
 from penstock.shapes.pace.flush_plan import FlushPlan, Job
@@ -68,10 +68,15 @@ class LedgerMachine(RuleBasedStateMachine):
         self.clock = 0.0
         held = Held()
         address = cast(StreamAddress, _Address(self.stream))
+        routes = StreamRoutes(SHAPES, [Tree(Member(table, 1, 1, "")) for table in TABLES])
         self.ledger = StreamLedger(
             held=held,
-            routes=StreamRoutes(SHAPES, [Tree(Member(table, 1, 1, "")) for table in TABLES]),
-            backlog=StreamBacklog(StreamPosition(1, START), partial(parts_of, address, RecentBlocks())),
+            routes=routes,
+            backlog=StreamBacklog(
+                StreamPosition(1, START),
+                partial(parts_of, address, RecentBlocks()),
+                partial(count_readers, routes),
+            ),
             tracker=FlushTracker(initial_lsn=START),
             plan=FlushPlan(held=held),
         )

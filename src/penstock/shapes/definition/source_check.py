@@ -1,0 +1,83 @@
+"""What `penstock check --from` makes of the marked stream that shapes are to read."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from penstock.errors import PenstockError
+from penstock.finding import Finding
+from penstock.kinesis.read.marked_stream import MarkedStream, StreamAddress
+from penstock.kinesis.write.client import KEYS_IGNORED, ignores_keys
+from penstock.model.shape import ShapesFile
+from penstock.model.stream_position import StreamPosition
+from penstock.settings.kinesis import MarkedStreamSettings
+from penstock.shapes.registry.places import open_registry
+
+_LATE: Final = 0.5
+"""Of the retention: who is so far behind should not wait any longer."""
+_RAISE: Final = "aws kinesis increase-stream-retention-period"
+
+
+def address_of(settings: MarkedStreamSettings) -> StreamAddress:
+    """The same, for a reader."""
+    return StreamAddress(
+        settings.stream,
+        settings.marks or settings.stream,
+        settings.slot,
+        settings.region,
+        settings.endpoint_url,
+    )
+
+
+def check_source(settings: MarkedStreamSettings, file: ShapesFile) -> list[Finding]:
+    """Is it marked, does it go by keys, and does it reach back to what the tables hold? Blocks."""
+    address = address_of(settings)
+    try:
+        client = address.open()
+        try:
+            summary = client.summary()
+        finally:
+            client.close()
+        found = _judge_keys(address, summary.get("RetentionPeriodHours"), ignores=ignores_keys(summary))
+        return [found, _judge_reach(address, file, timedelta(hours=summary["RetentionPeriodHours"]))]
+    except PenstockError as error:
+        return [Finding.from_error("stream", error)]
+
+
+def _judge_keys(address: StreamAddress, hours: object, *, ignores: bool) -> Finding:
+    found = f"{address.stream!r} keeps records {hours} h"
+    if ignores:
+        why, _, fix = KEYS_IGNORED.message.partition(" Fix: ")
+        return Finding.fail("stream", f"{found}; {why}", fix.partition("; or,")[0])
+    return Finding.ok("stream", found)
+
+
+def _judge_reach(address: StreamAddress, file: ShapesFile, retention: timedelta) -> Finding:
+    registry = open_registry(file.storage).read()
+    stream = MarkedStream(address)
+    try:
+        reach = stream.reach(
+            None if registry is None else StreamPosition(registry.timeline, registry.ceiling_lsn)
+        )
+    finally:
+        stream.close()
+    if registry is None:
+        return Finding.ok("manifests", f"of slot {address.slot}; every shape begins with a snapshot")
+    needed = StreamPosition(registry.timeline, registry.ceiling_lsn)
+    begins = StreamPosition.parse(reach.since)
+    if begins > needed:
+        return Finding.fail(
+            "manifests",
+            f"they begin at {begins.described()}, and the slowest shape needs them from"
+            f" {needed.described()} on: all that are behind would be snapshotted again",
+            f"nothing, if that may be; else let them catch up from Postgres. And {_RAISE}",
+        )
+    age = datetime.now(UTC) - reach.arrived
+    if age > _LATE * retention:
+        return Finding.warn(
+            "manifests",
+            f"the slowest shape needs what came {age.total_seconds() / 3600:.1f} h ago",
+            f"start penstock shapes soon, or {_RAISE}",
+        )
+    return Finding.ok("manifests", f"of slot {address.slot}; they reach back to {needed.described()}")
