@@ -44,8 +44,6 @@ from penstock.shapes.definition.shapes_file import ShapeFileError, load_shapes_f
 from penstock.shapes.definition.source_check import address_of
 from penstock.shapes.ending import ShapeStalled
 from penstock.shapes.flushing.job_runner import JobThreads
-from penstock.shapes.from_kinesis import KinesisLeadership
-from penstock.shapes.from_postgres import PostgresLeadership
 from penstock.shapes.leadership import Order, Service, ShapesLeadership
 from penstock.shapes.preparation import judge
 from penstock.shapes.progress import ProgressView
@@ -53,6 +51,8 @@ from penstock.shapes.readings import ShapeLine
 from penstock.shapes.registry.decisions import not_our_table
 from penstock.shapes.registry.places import open_registry
 from penstock.shapes.registry.registry import RegistryError
+from penstock.shapes.slot_leadership import PostgresLeadership
+from penstock.shapes.stream_leadership import KinesisLeadership
 from penstock.status.board import StatusBoard
 from penstock.status.health import Health, Phase
 from penstock.status.shapes_metrics import ShapesMetrics

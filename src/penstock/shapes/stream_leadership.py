@@ -16,9 +16,9 @@ from penstock.model.stream_position import History
 from penstock.postgres.leader.freshness import Freshness
 from penstock.postgres.slot.moving import SlotMover
 from penstock.postgres.timeline import ServerIdentity, inserted_lsn
-from penstock.shapes.kinesis_wiring import KinesisPipeline, Streamed, position_to_begin
 from penstock.shapes.leadership import UPKEEP_EVERY_S, ShapesLeadership
 from penstock.shapes.preparation import Prepared
+from penstock.shapes.stream_wiring import KinesisPipeline, Streamed, position_to_begin
 from penstock.shapes.wiring import ShapesPipeline, Workplace
 
 _LATE: Final = 0.5

@@ -1,0 +1,160 @@
+"""The feed of a marked stream: gaps, silence, and a server that was left behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from penstock.kinesis.marked.manifest import Manifest
+from penstock.kinesis.read.chain import Chain
+from penstock.kinesis.read.errors import StreamReadError
+from penstock.kinesis.read.manifest_log import Arrived, Place
+from penstock.kinesis.read.marked_stream import MarkedStream
+from penstock.model.relation import Relation
+from penstock.model.snapshot_again import SnapshotAgain
+from penstock.model.stream_position import History, StreamPosition
+from penstock.postgres.catalog.table_tree import Member, Tree
+from penstock.shapes.feed import from_kinesis
+from penstock.shapes.feed.from_kinesis import KinesisFeed
+from penstock.shapes.feed.resnapshots import Resnapshots
+from penstock.shapes.feed.stream_backlog import StreamBacklog
+from penstock.shapes.feed.stream_ledger import StreamLedger
+from penstock.shapes.feed.stream_routes import StreamRoutes
+from penstock.shapes.pace.flush_plan import FlushPlan
+from penstock.shapes.pace.flush_tracker import FlushTracker
+from penstock.shapes.pace.held import Held, whole
+from penstock.shapes.registry.keeper import Confirmed
+
+NOW = datetime(2026, 11, 17, tzinfo=UTC)
+A, B = Relation("public", "a"), Relation("public", "b")
+START = 100
+
+
+def manifest(since: int, resolved: int, *, timeline: int = 1) -> Manifest:
+    positions = [str(StreamPosition(timeline, lsn)) for lsn in (since, resolved)]
+    return Manifest("R", "7", "slot", "0" * 12, positions[0], positions[1], 0, 0, {}, {})
+
+
+class Stream:
+    """Gives what it is told, a list a call."""
+
+    def __init__(self, *calls: Sequence[Manifest]) -> None:
+        self.calls = list(calls)
+        self.place = 0
+
+    def more(self) -> list[Arrived]:
+        if not self.calls:
+            return []
+        found = []
+        for each in self.calls.pop(0):
+            self.place += 1
+            found.append(Arrived(Place("shard", self.place), each, NOW))
+        return found
+
+
+class Desk:
+    def __init__(self, *calls: Sequence[Manifest], timeline: int = 1, ahead: int = START) -> None:
+        held = Held()
+        self.ledger = StreamLedger(
+            held=held,
+            routes=StreamRoutes({"a": A, "b": B}, [Tree(Member(each, 1, 1, "")) for each in (A, B)]),
+            backlog=StreamBacklog(StreamPosition(1, START), lambda *_: (), lambda _: 1),
+            tracker=FlushTracker(initial_lsn=START),
+            plan=FlushPlan(held=held),
+        )
+        self.ledger.add("a", interval_s=0.0, held=whole(START - 1), now=0.0)
+        self.ledger.add("b", interval_s=0.0, held=whole(ahead - 1), now=0.0)
+        self.noted: list[SnapshotAgain] = []
+        self.feed = KinesisFeed(
+            cast(MarkedStream, Stream(*calls)),
+            Chain(slot="slot", system="7", applied=str(StreamPosition(1, START)), place=None),
+            self.ledger,
+            cast(Confirmed, SimpleNamespace(frontier_lsn=0)),
+            cast(Resnapshots, SimpleNamespace(note=self.note)),
+            history=History(timeline, {}),
+            move_slot=self.move,
+            on_links=lambda: None,
+        )
+
+    async def note(self, again: Sequence[SnapshotAgain]) -> None:
+        self.noted += again
+        for each in again:
+            self.ledger.noted(each.shape)
+
+    async def move(self, lsn: int) -> None:
+        raise AssertionError("nobody asked for it")
+
+    def run(self, for_s: float = 0.1) -> None:
+        async def read() -> None:
+            async with asyncio.timeout(for_s):
+                await self.feed.read()
+
+        with pytest.raises(TimeoutError):
+            asyncio.run(read())
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(from_kinesis, "_POLL_EVERY_S", 0.001)
+
+
+def test_links_move_the_frontier() -> None:
+    desk = Desk([manifest(100, 110), manifest(110, 150)], [manifest(150, 160)])
+    desk.run()
+    assert desk.ledger.tracker.frontier_lsn == desk.feed.received_lsn == 160
+    assert desk.noted == []
+
+
+def test_a_gap_at_the_start_is_said_at_once_and_who_is_behind_it_goes_on() -> None:
+    desk = Desk([manifest(200, 210), manifest(210, 220)], ahead=205)
+    desk.run()
+    assert [again.shape for again in desk.noted] == ["a"]
+    assert "GAP" in desk.noted[0].reason
+    assert desk.ledger.plan.awaits_snapshot("a")
+    assert not desk.ledger.plan.awaits_snapshot("b")
+    assert desk.feed.received_lsn == 220
+    assert desk.ledger.log.last_seen_txn_offset == whole(219)
+
+
+def test_later_a_manifest_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    late = Desk([manifest(100, 110)], [], [manifest(120, 130)], [manifest(110, 120)])
+    late.run()
+    assert late.noted == []
+    assert late.feed.received_lsn == 130
+
+    lost = Desk([manifest(100, 110)], [], [manifest(120, 130)])
+    lost.run()
+    assert lost.noted == []
+    assert lost.feed.received_lsn == 110
+    monkeypatch.setattr(from_kinesis, "PATIENCE_S", 0.0)
+    lost.run()
+    assert [again.shape for again in lost.noted] == ["a", "b"]
+    assert lost.feed.received_lsn == 130
+
+
+def test_a_timeline_that_the_server_does_not_have_is_an_error() -> None:
+    newer = manifest(100, 110)
+    newer = Manifest(
+        "R", "7", "slot", "0" * 12, newer.since, str(StreamPosition(2, 120)), 0, 0, {}, {},
+        [(1, "0/70")],
+    )  # fmt: skip
+    with pytest.raises(StreamReadError, match="the stream is on timeline 2, and the server on 1"):
+        Desk([newer]).run()
+
+
+def test_silence_has_a_sentence() -> None:
+    desk = Desk([manifest(100, 110)])
+    desk.run()
+    feed: Any = desk.feed
+    came_at = feed._came_at
+    assert feed.stalled(came_at + 9, 10, None) is None
+    assert "no manifest has gone beyond 0/6E for 11 s" in feed.stalled(came_at + 11, 10, None)
+    feed._came_at += 100
+    assert feed.stalled(came_at + 101, 10, None) is None, "manifests come, and nobody waits for more"
+    assert feed.stalled(came_at + 101, 10, came_at + 95) is None
+    assert feed.stalled(came_at + 106, 10, came_at + 95) is not None
