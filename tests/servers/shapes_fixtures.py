@@ -54,9 +54,15 @@ class Serve(Protocol):
     """`penstock shapes` in this process, while a story is told in a thread; stopped when that ends."""
 
     def __call__(
-        self, site: ShapesSite, story: Callable[[], None], *, resnapshot: Set[str] = ..., **over: str
+        self,
+        site: ShapesSite,
+        story: Callable[[], None],
+        *,
+        resnapshot: Set[str] = ...,
+        stream: str | None = ...,
+        **over: str,
     ) -> None:
-        """`over` are variables."""
+        """`over` are variables, `stream` is what stands behind `--from`."""
 
 
 class NewApp(Protocol):
@@ -164,10 +170,16 @@ def serve(new_app: NewApp) -> Serve:
             await serving
 
     def run(
-        site: ShapesSite, story: Callable[[], None], *, resnapshot: Set[str] = frozenset(), **over: str
+        site: ShapesSite,
+        story: Callable[[], None],
+        *,
+        resnapshot: Set[str] = frozenset(),
+        stream: str | None = None,
+        **over: str,
     ) -> None:
         # Whoever tells the story takes time from the loop that it is told about.
-        app = new_app(site, {"LEADER_TIMEOUT_S": "60", **over}, once=False, resnapshot=resnapshot)
+        variables = {"LEADER_TIMEOUT_S": "60", **over}
+        app = new_app(site, variables, once=False, resnapshot=resnapshot, stream=stream)
         asyncio.run(live(app, story))
 
     return run
