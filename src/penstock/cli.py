@@ -144,6 +144,17 @@ def _parser() -> argparse.ArgumentParser:
         bench_shapes.add_argument(f"--{name}", type=int, default=default, help=f"{what} ({default:,})")
     bench_shapes.add_argument("--markdown", type=Path, help="also write the table to this file")
     bench_shapes.set_defaults(run=_bench_shapes)
+    bench_kinesis = benches.add_parser(
+        "kinesis", help="shapes from a marked stream beside shapes from a slot; needs penstock[demo]"
+    )
+    for name, default, what in (
+        ("changes", 300_000, "size of the backlog"),
+        ("rounds", 3, "how often it is flushed from each source, after one that doesn't count"),
+        ("commits", 10, "one-row transactions to time"),
+    ):
+        bench_kinesis.add_argument(f"--{name}", type=int, default=default, help=f"{what} ({default:,})")
+    bench_kinesis.add_argument("--markdown", type=Path, help="also write the table to this file")
+    bench_kinesis.set_defaults(run=_bench_kinesis)
     return parser
 
 
@@ -249,6 +260,18 @@ def _bench_shapes(arguments: argparse.Namespace) -> int:
     from penstock.bench.shapes_app import bench_shapes
 
     return bench_shapes(sizes, arguments.only, arguments.markdown)
+
+
+def _bench_kinesis(arguments: argparse.Namespace) -> int:
+    _need_spark()
+    from penstock.bench.kinesis_app import bench_kinesis
+
+    return bench_kinesis(
+        changes=arguments.changes,
+        rounds=arguments.rounds,
+        commits=arguments.commits,
+        markdown=arguments.markdown,
+    )
 
 
 def _bench_parts(text: str) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, LiteralString, NamedTuple
 
@@ -65,9 +65,19 @@ def insert_orders(postgres: PrivatePostgres, database: str, rows: int) -> None:
     postgres.psql(_INSERT.format(first=1, last=rows), database)
 
 
-def write_backlog(postgres: PrivatePostgres, directory: Path, changes: int, keys: int) -> Backlog:
-    """40 % inserts, 50 % updates and 10 % deletes over `keys` keys, in transactions of 1000 changes."""
+def write_backlog(
+    postgres: PrivatePostgres,
+    directory: Path,
+    changes: int,
+    keys: int,
+    prepare: Callable[[str], None] = lambda _database: None,
+) -> Backlog:
+    """40 % inserts, 50 % updates and 10 % deletes over `keys` keys, in transactions of 1000 changes.
+
+    `prepare` is called with the database before they are made.
+    """
     database = create_orders(postgres)
+    prepare(database)
     postgres.psql("SELECT pg_create_logical_replication_slot('bench_backlog', 'wal2json')", database)
     deleted = changes // 10
     for statement, count in (

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from penstock.local.penstock_process import PenstockProcess, process_cpu_seconds
@@ -33,21 +34,26 @@ class ShapesRun(PenstockProcess):
     """Starts shapes on a file, and measures the processes and the tables from outside."""
 
     def __init__(
-        self, postgres: PrivatePostgres, database: str, file: Path, *, counts_bytes: bool = True
+        self,
+        postgres: PrivatePostgres,
+        database: str,
+        file: Path,
+        *,
+        counts_bytes: bool = True,
+        arguments: Sequence[str] = (),
+        variables: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """`counts_bytes`: for `bytes_read`, which has a price."""
+        """`counts_bytes`: for `bytes_read`, which has a price. `arguments`, `variables`: further ones."""
         self._lake = file.parent / "lake"
         self._task_log = file.parent / "spark-events"
         self.slot = f"{database}_{file.stem}"
-        arguments = ["shapes", "--config", str(file), "--master", "local[2]"]
+        command = ["shapes", "--config", str(file), "--master", "local[2]", *arguments]
         if counts_bytes:
             self._task_log.mkdir()
             for setting in (*_COUNTING, f"spark.eventLog.dir={self._task_log.as_uri()}"):
-                arguments += ["--conf", setting]
-        super().__init__(
-            arguments,
-            {**postgres.env(database), "LOG_MIN_FREE_BYTES": "0", "REPLICATION_SLOT": self.slot},
-        )
+                command += ["--conf", setting]
+        own = {"LOG_MIN_FREE_BYTES": "0", "REPLICATION_SLOT": self.slot}
+        super().__init__(command, {**postgres.env(database), **own, **variables})
 
     def close(self) -> None:
         """Let it flush before it ends."""

@@ -23,7 +23,7 @@ from penstock.lake.delta.shape_table import ShapeTable
 from penstock.lake.jobs.changes import ShapeLayout, share_out
 from penstock.lake.jobs.flush import Flushed, flush
 from penstock.lake.jobs.snapshot_source import snapshot_rows
-from penstock.lake.ports import ShapeJobs, VerifyJobs
+from penstock.lake.ports import ChangePart, ShapeJobs, VerifyJobs
 from penstock.lake.spark.spark_session import open_session, shape_session, stop_session
 from penstock.lake.storages.opening import Source, open_jobs, open_verify_jobs
 from penstock.model.shape import ShapesFile
@@ -59,7 +59,7 @@ class SparkBench:
         """Stop Spark."""
         stop_session(self._spark)
 
-    def flush(self, layout: ShapeLayout, ranges: Sequence[SegmentRange], up_to: int) -> Applied:
+    def flush(self, layout: ShapeLayout, ranges: Sequence[ChangePart], up_to: int) -> Applied:
         """Apply a backlog to a table that is empty."""
         table = self._new_table()
         table.create(_schema(layout.columns), layout.key)
