@@ -9,7 +9,8 @@ import psycopg
 import pytest
 
 from penstock.finding import Level
-from penstock.kinesis.read.errors import StreamReadError
+from penstock.kinesis.read.client import TRIM_HORIZON
+from penstock.kinesis.read.errors import RecordsExpired, StreamReadError
 from penstock.kinesis.read.marked_stream import MarkedStream, StreamAddress
 from penstock.local.kinesis import LocalKinesis
 from penstock.local.postgres import PrivatePostgres
@@ -76,6 +77,13 @@ def test_manifests_are_read_from_a_position_on(site: CaptureSite, address: Strea
         assert again.begin(ends[0]) == str(ends[0])
         first, *_ = again.more()
         assert first.manifest.since_position <= ends[0]
+
+
+def test_a_shard_that_is_no_more_has_lost_its_records(address: StreamAddress) -> None:
+    client = address.open()
+    with pytest.raises(RecordsExpired, match="shardId-000000000099"):
+        next(client.pages("shardId-000000000099", TRIM_HORIZON))
+    client.close()
 
 
 def test_check_says_what_the_stream_lacks(site: CaptureSite, address: StreamAddress, tmp_path: Path) -> None:

@@ -48,11 +48,6 @@ class Prepared(NamedTuple):
     facts: Mapping[Relation, TableFacts]
     """Of the followed tables as they are now; without those that are gone."""
 
-    @property
-    def start_lsn(self) -> int:
-        """Where changes begin to come: from the slot, or where all tables that go on have everything."""
-        return self.keeper.registry.ceiling_lsn if self.slot is None else self.slot.start_lsn
-
 
 class Judged(NamedTuple):
     """What is wrong with the shapes and the tables that they name."""

@@ -9,6 +9,7 @@ from typing import ClassVar, Final
 
 import structlog
 
+from penstock.kinesis.read.errors import StreamReadError
 from penstock.kinesis.read.marked_stream import MarkedStream, StreamAddress
 from penstock.lake.ports import ShapeJobs
 from penstock.model.lsn import format_lsn
@@ -23,6 +24,7 @@ from penstock.shapes.wiring import ShapesPipeline, Workplace
 
 _LATE: Final = 0.5
 """Of the stream's retention: whoever is further behind than this is complained of."""
+_LEAST_RETENTION: Final = timedelta(hours=24)
 _RETENTION_EVERY_S: Final = 300.0
 
 _log = structlog.get_logger()
@@ -45,7 +47,7 @@ class KinesisLeadership(ShapesLeadership):
         stream = await asyncio.to_thread(MarkedStream, self._address)
         try:
             begins = await self._line.kept_awake(asyncio.to_thread(stream.begin, position))
-            retention = await self._line.kept_awake(asyncio.to_thread(stream.retention))
+            retention = await self._line.kept_awake(_retention(stream, _LEAST_RETENTION))
             vouched = await self._line.vouch()
             self._mover = mover = SlotMover(await self._line.connect(), prepared.keeper.registry.slot)
             pipeline = KinesisPipeline(
@@ -82,10 +84,19 @@ class KinesisLeadership(ShapesLeadership):
         while True:
             now = time.monotonic()
             if now - asked_at >= _RETENTION_EVERY_S:
-                asked_at, retention = now, await asyncio.to_thread(stream.retention)
+                asked_at, retention = now, await _retention(stream, retention)
             ledger.log.trim(ledger.tracker.minimum)
             self._report(pipeline, now, _late(pipeline, retention))
             await asyncio.sleep(UPKEEP_EVERY_S)
+
+
+async def _retention(stream: MarkedStream, known: timedelta) -> timedelta:
+    """For how long the stream keeps records, or what is known of that if it doesn't say."""
+    try:
+        return await asyncio.to_thread(stream.retention)
+    except StreamReadError as error:
+        _log.warning("retention_unknown", detail=str(error), taken_h=known.total_seconds() / 3600)
+        return known
 
 
 def _late(pipeline: KinesisPipeline, retention: timedelta) -> dict[str, str]:

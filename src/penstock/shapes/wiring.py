@@ -175,7 +175,8 @@ class PostgresPipeline(ShapesPipeline):
         database: Database,
         say_needed: Callable[[SnapshotAgain], None],
     ) -> None:
-        start, start_lsn = Start.of(prepared), prepared.start_lsn
+        assert prepared.slot is not None, "changes come from it"
+        start, start_lsn = Start.of(prepared), prepared.slot.start_lsn
         held = Held()
         walk = incoming.walk(start_lsn)
         trees, own_trees = trees_at_start(prepared.facts, start.known)

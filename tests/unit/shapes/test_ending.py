@@ -280,6 +280,15 @@ class TestOnce:
         with pytest.raises(ShapeStalled, match=r"shape a made no progress for 6\d s: the disk is full"):
             await asyncio.wait_for(once(stop).reached(pipeline.as_real(), wal_at(208)), 5)
 
+    async def test_a_source_from_which_nothing_comes_ends_it(
+        self, pipeline: Pipeline, stop: asyncio.Event
+    ) -> None:
+        waiting = asyncio.create_task(once(stop).reached(pipeline.as_real(), wal_at(300)))
+        assert await is_waiting(waiting)
+        pipeline.line.silence = "no manifest has come"
+        with pytest.raises(ShapeStalled, match="no manifest has come"):
+            await asyncio.wait_for(waiting, 5)
+
     @pytest.mark.parametrize(("age_s", "ends"), [(5 * STALL_S, False), (11 * STALL_S, True)])
     async def test_one_that_merely_works_has_ten_times_as_long(
         self, pipeline: Pipeline, stop: asyncio.Event, age_s: float, ends: bool

@@ -16,7 +16,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from penstock.kinesis.aws.session import one_line, open_session
-from penstock.kinesis.read.errors import StreamReadError
+from penstock.kinesis.read.errors import RecordsExpired, StreamReadError
 from penstock.kinesis.read.shards import ShardInfo
 
 MOST_RECORDS: Final = 10_000
@@ -38,6 +38,13 @@ _TRANSIENT: Final = frozenset(
         "RequestTimeout",
     }
 )
+_GONE: Final = frozenset(
+    {
+        ("get_shard_iterator", "ResourceNotFoundException"),
+        ("get_shard_iterator", "InvalidArgumentException"),
+    }
+)
+"""The shard is no more, or isn't the one that the sequence number is of: the stream was made again."""
 _EXPIRED_ITERATOR: Final = "ExpiredIteratorException"
 
 
@@ -177,7 +184,8 @@ class StreamClient:
                 if code == _EXPIRED_ITERATOR:
                     return None
                 if code not in _TRANSIENT and status < 500:
-                    raise StreamReadError(f"{self.stream}: {operation}: {one_line(error)}") from None
+                    kind = RecordsExpired if (operation, code) in _GONE else StreamReadError
+                    raise kind(f"{self.stream}: {operation}: {one_line(error)}") from None
                 failed: Exception = error
             except BotoCoreError as error:
                 failed = error
