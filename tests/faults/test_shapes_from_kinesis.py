@@ -49,7 +49,9 @@ class StreamedSite:
 
     def run(self, **over: str) -> ShapesProcess:
         """`penstock shapes --from`, as a process."""
-        return self.shapes.shapes("--from", self.url, **{**self.variables, **over})
+        # Only the watchdog vouches for such a leader, and a busy machine may keep it waiting.
+        patient = {"LEADER_TIMEOUT_S": "20"}
+        return self.shapes.shapes("--from", self.url, **{**self.variables, **patient, **over})
 
     def split(self, shard: str) -> None:
         """Split one of the stream's shards."""
