@@ -17,8 +17,8 @@ from penstock.shapes.feed.collector import Collector
 MANY: Final = 1000
 TARGET: Final = 0.8
 _RUN: Final = 300
-"""Frames that are taken at once. What they lead to is carried out before the next ones are read, as in life: a
-list of all of it would be measured with it."""
+"""Frames that are taken at once. What they lead to is dropped before the next ones are taken, as in life: a
+list of all of it would be measured with them."""
 
 
 def collector_speed(transactions: int = 20_000, rounds: int = 5) -> list[Row]:
