@@ -8,14 +8,15 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from xdist.remote import Producer
 
 from penstock.local.kinesis import LocalKinesis
 from penstock.local.postgres import PrivatePostgres
+from tests.lanes import Lanes
 from tests.servers.fault_proxy import FaultProxy
 from tests.servers.slots import SlotWatch
 
 LONG_TESTS = "PENSTOCK_LONG_TESTS"
-SPARK_LANE = "spark"
 
 pytest_plugins = ["tests.servers.shapes_fixtures"]
 
@@ -27,24 +28,17 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what takes minutes, unless it is asked for (`make test-long`); put the rest into lanes."""
-    if os.environ.get(LONG_TESTS) != "1":
-        long = [item for item in items if item.get_closest_marker("long") is not None]
-        config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if item not in long]
-    set_lanes(items)
+    """Leave out what takes minutes, unless it is asked for (`make test-long`)."""
+    if os.environ.get(LONG_TESTS) == "1":
+        return
+    long = [item for item in items if item.get_closest_marker("long") is not None]
+    config.hook.pytest_deselected(items=long)
+    items[:] = [item for item in items if item not in long]
 
 
-def set_lanes(items: list[pytest.Item]) -> None:
-    """What one worker runs in one go (`pytest -n 2 --dist loadgroup`).
-
-    Files that use the Spark of this process are one lane: another worker would start a second one, with a
-    Java of a gigabyte. Each other file is a lane, so that what its tests share is started once.
-    """
-    with_spark = {item.path for item in items if "started" in getattr(item, "fixturenames", ())}
-    for item in items:
-        lane = SPARK_LANE if item.path in with_spark else item.path.stem
-        item.add_marker(pytest.mark.xdist_group(lane))
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Lanes | None:
+    """Whole files for each worker (`-n 2 --dist loadfile`): in lanes."""
+    return Lanes(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture(scope="session")
