@@ -25,7 +25,7 @@ soak: setup ## Play generated histories against penstock shapes for SOAK_MINUTES
 	$(BIN)/python -m tests.spark.oracle --minutes $(or $(SOAK_MINUTES),10)
 
 test-long: setup ## Run the tests, and those that take minutes each, too
-	PENSTOCK_LONG_TESTS=1 $(BIN)/pytest -n 2 --dist loadfile --durations=20
+	PENSTOCK_LONG_TESTS=1 $(BIN)/pytest --durations=20
 
 lint: setup ## Check style and types
 	$(BIN)/ruff check .
