@@ -32,7 +32,7 @@ lint: setup ## Check style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: setup ## Format the code, and mend what ruff can mend by itself
+format: setup ## Format the code, and fix what ruff can fix by itself
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
