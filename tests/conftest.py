@@ -36,6 +36,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item not in long]
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Lanes | None:
     """Whole files for each worker (`-n 2 --dist loadfile`): in lanes."""
     return Lanes(config, log) if config.getoption("dist") == "loadfile" else None
