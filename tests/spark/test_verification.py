@@ -25,6 +25,7 @@ from penstock.model.relation import Relation
 from penstock.model.shape import Shape, ShapesFile
 from penstock.postgres.catalog.table_catalog import ShapeCatalog
 from penstock.postgres.connection import connect, connect_replication, connection_parameters
+from penstock.postgres.leader.lock import slot_hash64
 from penstock.postgres.snapshot.export import ExportedSnapshot
 from penstock.postgres.stream.replication import ReplicationStream
 from penstock.shapes.flushing.job_runner import JobThreads
@@ -132,6 +133,8 @@ async def verify(
                 session=session,
                 parameters=parameters,
                 slot=SLOT,
+                lock_key=slot_hash64(SLOT),
+                read_ceiling=lambda: 0,
                 timeout_s=timeout_s,
                 show_values=True,
                 say=say,

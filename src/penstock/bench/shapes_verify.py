@@ -26,6 +26,7 @@ from penstock.model.shape import ShapesFile
 from penstock.postgres.catalog.table_catalog import ShapeCatalog
 from penstock.postgres.catalog.table_facts import TableFacts
 from penstock.postgres.connection import QUALIFIED_NAMES, connect, connection_parameters
+from penstock.postgres.leader.lock import slot_hash64
 from penstock.postgres.snapshot.export import export_snapshot
 from penstock.postgres.timeline import ServerIdentity
 from penstock.shapes.definition.shapes_file import load_shapes_file
@@ -152,6 +153,8 @@ async def _verify(spark: SparkBench, file: ShapesFile, slot: str) -> Verified:
             session=session,
             parameters=parameters,
             slot=slot,
+            lock_key=slot_hash64(slot),
+            read_ceiling=lambda: 0,
             timeout_s=_PATIENCE_S,
             show_values=False,
             say=lambda step: steps.append((step, time.perf_counter())),

@@ -131,6 +131,8 @@ async def _compare(
             session=session,
             parameters=line.parameters,
             slot=settings.replication.slot,
+            lock_key=line.lock_key,
+            read_ceiling=lambda: _ceiling(file),
             timeout_s=run.timeout_s,
             show_values=run.show_values,
             say=say,
@@ -144,6 +146,12 @@ async def _compare(
     finally:
         threads.close()
         await asyncio.to_thread(stop_session, spark)
+
+
+def _ceiling(file: ShapesFile) -> int:
+    """Below this every settled table has everything; blocks."""
+    registry = open_registry(file.storage).read()
+    return 0 if registry is None else registry.ceiling_lsn
 
 
 def _check_of(shape: Shape, registry: Registry, facts: TableFacts | None, decoder: Decoder) -> ShapeCheck:

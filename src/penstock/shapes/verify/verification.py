@@ -4,8 +4,9 @@ All tables are compared under one exported snapshot, whose cut P is exact: trans
 below P are in it, no others.
 
 While the service runs:
-1. It waits until the slot's confirmed_flush_lsn is at P or above. Then every table has every transaction
-   below P: that is what confirming means. It may have some above P, too.
+1. It waits until the slot's confirmed_flush_lsn, or the registry's ceiling if changes come from a stream, is
+   at P or above. Then every table has every transaction below P: that is what confirming means. It may have
+   some above P, too.
 2. So a row that is equal now was right. One that differs may have been changed above P, or is wrong: it is
    looked at again, up to RECHECK_LIMIT of them a shape.
 3. For another look a ChangeWatch begins first, then a new snapshot is taken, with the cut Q; it waits for
@@ -43,6 +44,7 @@ from penstock.model.lsn import format_lsn
 from penstock.model.shape import Shape
 from penstock.postgres.catalog.table_catalog import ShapeCatalog
 from penstock.postgres.catalog.table_facts import TableFacts
+from penstock.postgres.leader.lock import lock_holder
 from penstock.postgres.slot.state import read_slot
 from penstock.postgres.snapshot.change_watch import ChangeWatch, watch_changes
 from penstock.postgres.snapshot.export import ExportedSnapshot, export_snapshot
@@ -115,11 +117,13 @@ class Verification:
         session: AsyncConnection,
         parameters: dict[str, Any],
         slot: str,
+        lock_key: int,
+        read_ceiling: Callable[[], int],
         timeout_s: float,
         show_values: bool,
         say: Say,
     ) -> None:
-        """`session` is one to watch the slot with."""
+        """`session` is one to watch the slot and its lock with. `read_ceiling`: the registry's; blocks."""
         self._checks = checks
         self._jobs = jobs
         self._threads = threads
@@ -128,6 +132,8 @@ class Verification:
         self._session = session
         self._parameters = parameters
         self._slot = slot
+        self._lock_key = lock_key
+        self._read_ceiling = read_ceiling
         self._timeout_s = timeout_s
         self._show_values = show_values
         self._say = say
@@ -135,8 +141,10 @@ class Verification:
     async def run(self) -> None:
         """Bring every check to its end. PenstockError if none can be."""
         slot = await read_slot(self._session, self._slot)
-        running = slot is not None and slot.active_pid is not None
-        await self._first_look(running=running)
+        is_read = slot is not None and slot.active_pid is not None
+        # Who takes changes from a stream reads no slot, and has the lock all the same.
+        is_led = await lock_holder(self._session, self._lock_key) is not None
+        await self._first_look(running=is_read or is_led)
         for _ in range(LOOKS_AGAIN):
             if not any(check.open_keys for check in self._checks):
                 return
@@ -242,7 +250,8 @@ class Verification:
         deadline = time.monotonic() + self._timeout_s
         while True:
             slot = await read_slot(self._session, self._slot)
-            at = 0 if slot is None else slot.confirmed_flush_lsn or 0
+            confirmed = 0 if slot is None else slot.confirmed_flush_lsn or 0
+            at = max(confirmed, await asyncio.to_thread(self._read_ceiling))
             if at >= lsn:
                 return
             if time.monotonic() > deadline:
