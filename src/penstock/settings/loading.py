@@ -14,7 +14,7 @@ from pydantic_settings import BaseSettings, DotEnvSettingsSource
 
 from penstock.settings.errors import SettingsError
 from penstock.settings.kinds import Group
-from penstock.settings.services import SHAPES_SLOT, CaptureSettings, ShapesSettings
+from penstock.settings.services import SHAPES_SLOT, CaptureSettings, ShapesSettings, SlotSettings
 
 DOTENV = Path(".env")
 
@@ -45,6 +45,13 @@ def load_shapes_settings(
     """Read the settings of `penstock shapes`: a slot of its own, and no Kinesis stream."""
     variables = {"REPLICATION_SLOT": SHAPES_SLOT} | _variables(environ, dotenv)
     return _load(ShapesSettings, variables)
+
+
+def load_slot_settings(
+    environ: Mapping[str, str] | None = None, dotenv: Path | None = DOTENV
+) -> SlotSettings:
+    """Read what says where a capture's slot and ops port are; nothing else need be set."""
+    return _load(SlotSettings, _variables(environ, dotenv))
 
 
 def _variables(environ: Mapping[str, str] | None, dotenv: Path | None) -> dict[str, str]:

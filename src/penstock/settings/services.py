@@ -117,3 +117,11 @@ class ShapesSettings(Group):
     change_log: ChangeLogSettings
     ops: OpsSettings
     log: LogSettings
+
+
+class SlotSettings(Group):
+    """What is needed to find a service and its slot."""
+
+    replication: ReplicationSettings
+    leader: LeaderSettings
+    ops: OpsSettings
