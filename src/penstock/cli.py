@@ -162,6 +162,9 @@ def _parser() -> argparse.ArgumentParser:
         "--seconds", type=_demo_seconds, default=25, help="how long the shop is open, 4 to 60 (25)"
     )
     demo.add_argument("--seed", type=int, default=7, help="of the shop's random choices (7)")
+    demo.add_argument(
+        "--stay", action="store_true", help="keep everything running after the proofs, and say where it is"
+    )
     demo.set_defaults(run=_demo)
 
     bench = _add_command(commands, "bench", "measure this machine, side by side with a baseline")
@@ -338,7 +341,7 @@ def _demo_seconds(text: str) -> int:
 def _demo(arguments: argparse.Namespace) -> int:
     from penstock.demo.app import demo
 
-    return demo(seconds=arguments.seconds, seed=arguments.seed)
+    return demo(seconds=arguments.seconds, seed=arguments.seed, stays=arguments.stay)
 
 
 def _capture(arguments: argparse.Namespace) -> int:

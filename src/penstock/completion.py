@@ -57,13 +57,13 @@ def describe(parser: argparse.ArgumentParser, words: tuple[str, ...] = (), what:
 def bash(program: Command) -> str:
     """A script for bash: `source <(penstock completion bash)`."""
     steps = "|".join(f'"{_step(command)}"' for command in program.all() if command.words)
-    values = [
-        f"        {'|'.join(_quoted(f'{command.path} {flag}') for flag in option.flags)})"
-        f" {_bash_values(option)}; return ;;"
-        for command in program.all()
-        for option in command.options
-        if option.flags and option.takes_value
-    ]
+    places: dict[str, list[str]] = {}
+    for command in program.all():
+        for option in command.options:
+            if option.takes_value:
+                flags = [_quoted(f"{command.path} {flag}") for flag in option.flags]
+                places.setdefault(_bash_values(option), []).extend(flags)
+    values = [f"        {'|'.join(flags)}) {what}; return ;;" for what, flags in places.items() if flags]
     words = [f'        "{command.path}") words="{" ".join(_words(command))}" ;;' for command in program.all()]
     return "\n".join(
         [
@@ -124,7 +124,9 @@ SHELLS: Final = {"bash": bash, "zsh": zsh, "fish": fish}
 def _option(action: argparse.Action) -> Option:
     choices = tuple(str(choice) for choice in action.choices or ())
     text = "" if action.help in (None, argparse.SUPPRESS) else str(action.help)
-    return Option(tuple(action.option_strings), text, action.nargs != 0, action.type is Path, choices)
+    # A value that may be left out is a number, which nobody can complete.
+    takes_value = action.nargs not in (0, argparse.OPTIONAL)
+    return Option(tuple(action.option_strings), text, takes_value, action.type is Path, choices)
 
 
 def _step(command: Command) -> str:
@@ -140,7 +142,7 @@ def _words(command: Command) -> Sequence[str]:
 
 def _bash_values(option: Option) -> str:
     if option.is_file:
-        return 'compopt -o filenames; COMPREPLY=($(compgen -f -- "$current"))'
+        return 'compopt -o filenames 2>/dev/null; COMPREPLY=($(compgen -f -- "$current"))'
     return f'COMPREPLY=($(compgen -W "{" ".join(option.choices)}" -- "$current"))'
 
 
@@ -176,7 +178,7 @@ def _zsh_name(command: Command) -> str:
 
 def _zsh_text(text: str) -> str:
     for special in ("\\", "[", "]", ":", '"', "`", "$", "'"):
-        text = text.replace(special, {":": "\\:", "[": "(", "]": ")"}.get(special, ""))
+        text = text.replace(special, {":": "\\:", "[": "(", "]": ")", "'": "’"}.get(special, ""))
     return text
 
 

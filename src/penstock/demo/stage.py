@@ -23,3 +23,5 @@ class Stage:
     directory: Path
     seed: int
     seconds: float
+    stays: bool = False
+    """Whether everything keeps running after the proofs."""

@@ -13,7 +13,7 @@ import psycopg
 from penstock.demo import shop
 
 WRITERS: Final = 4
-_PAUSE_S: Final = 0.025
+PAUSE_S: Final = 0.025
 """Between two transactions of a writer: on two cores, everybody else has to breathe too."""
 _REMEMBERED: Final = 40
 
@@ -31,9 +31,12 @@ class Books(NamedTuple):
 class Workload:
     """Writers, each on a thread and a connection of its own, each with a random sequence of its own."""
 
-    def __init__(self, conninfo: str, *, seed: int) -> None:
+    def __init__(self, conninfo: str, *, seed: int, pause_s: float = PAUSE_S) -> None:
+        """`pause_s`: between two transactions of a writer."""
         self._closing = threading.Event()
-        self._writers = [_Writer(conninfo, f"{seed}/{number}", self._closing) for number in range(WRITERS)]
+        self._writers = [
+            _Writer(conninfo, f"{seed}/{number}", self._closing, pause_s) for number in range(WRITERS)
+        ]
         self._threads = ThreadPoolExecutor(WRITERS, thread_name_prefix="writer")
         self._running: list[Future[None]] = []
 
@@ -42,9 +45,12 @@ class Workload:
         """What was done so far."""
         return Books(*map(sum, zip(*(writer.books for writer in self._writers), strict=True)))
 
-    def open(self) -> None:
-        """Fill the shop, then let everybody work."""
+    def stock_up(self) -> None:
+        """Fill the shop, once in its life."""
         self._writers[0].stock_up()
+
+    def open(self) -> None:
+        """Let everybody work."""
         self._running = [self._threads.submit(writer.run) for writer in self._writers]
 
     def check(self) -> None:
@@ -60,11 +66,12 @@ class Workload:
 
 
 class _Writer:
-    def __init__(self, conninfo: str, seed: str, closing: threading.Event) -> None:
+    def __init__(self, conninfo: str, seed: str, closing: threading.Event, pause_s: float) -> None:
         self.books = Books()
         self._conninfo = conninfo
         self._random = Random(seed)  # noqa: S311 (a shop, not a secret)
         self._closing = closing
+        self._pause_s = pause_s
         self._orders: list[int] = []
 
     def stock_up(self) -> None:
@@ -73,7 +80,7 @@ class _Writer:
 
     def run(self) -> None:
         with psycopg.connect(self._conninfo, autocommit=True) as connection:
-            while not self._closing.wait(self._random.expovariate(1 / _PAUSE_S)):
+            while not self._closing.wait(self._random.expovariate(1 / self._pause_s)):
                 self._transact(connection, self._next_task(), regret=self._random.random() < 0.08)
 
     def _next_task(self) -> Callable[[shop.Till], None]:

@@ -79,7 +79,7 @@ def _block(name: str, table: TableLook) -> str:
     facts = f"# {_facts(table)}"
     if table.problems:
         reasons = [f"# Left out: {_line(problem)}" for problem in table.problems]
-        return "\n".join([facts, *reasons, *(f"#{line}" for line in shape)])
+        return "\n".join([facts, *reasons, *(f"#{_line(line)}" for line in shape)])
     advice = [] if table.where_needs is None else [f"# A where needs {_line(table.where_needs)}"]
     return "\n".join([facts, *advice, *shape])
 
