@@ -363,19 +363,19 @@ def _leave_at_once() -> NoReturn:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    from penstock.outside.command import from_anybody, from_process, from_storage, show_status
+    from penstock.outside.command import Anybody, Process, Storage, Teller, show_status
 
     if arguments.config is not None and arguments.url is not None:
         raise PenstockError("--config asks no process, and --url asks one. Fix: give one of them")
     if arguments.config is not None:
         from penstock.shapes.definition.shapes_file import load_shapes_file
 
-        teller = from_storage(load_shapes_settings(), load_shapes_file(arguments.config))
+        teller: Teller = Storage(load_shapes_settings(), load_shapes_file(arguments.config))
     elif arguments.url is not None:
-        teller = from_process(arguments.url.rstrip("/"))
+        teller = Process(arguments.url.rstrip("/"))
     else:
         settings = load_slot_settings()
-        teller = from_anybody(settings, f"http://{settings.ops.host}:{settings.ops.port}")
+        teller = Anybody(settings, f"http://{settings.ops.host}:{settings.ops.port}")
     return show_status(teller, json=arguments.json, watch_s=arguments.watch)
 
 

@@ -66,7 +66,7 @@ class Play:
         # Its Spark starts while the stream is read.
         verify = self._shapes.verify(at_end)
         capture = self._capture.prove(witness, self._workload.books)
-        outcome = DemoOutcome(capture, self._shapes.prove(verify))
+        outcome = DemoOutcome(capture, self._shapes.prove(verify), self._stage.stays)
         if self._stage.stays:
             self._capture.stay(at_end)
         return outcome

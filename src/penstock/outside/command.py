@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Coroutine
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NoReturn, Protocol
 
 from penstock.abandonable import in_daemon_thread
 from penstock.errors import PenstockError, PostgresError
@@ -30,70 +29,104 @@ class Told(NamedTuple):
     source: str
 
 
-Teller = Callable[[], Coroutine[object, object, Told]]
+class Teller(Protocol):
+    """Somebody who knows."""
+
+    async def tell(self) -> Told:
+        """What there is to say now. A PenstockError if that can't be told."""
+
+    def close(self) -> None:
+        """Nothing more will be asked."""
 
 
-def from_process(url: str) -> Teller:
-    """Asks the process at this ops port; NoAnswer if there is none."""
+class Process:
+    """The process at an ops port; NoAnswer if there is none."""
 
-    async def tell() -> Told:
-        return Told(await in_daemon_thread(ask, url), url)
+    def __init__(self, url: str) -> None:
+        self._url = url
 
-    return tell
+    async def tell(self) -> Told:
+        """See Teller."""
+        return Told(await in_daemon_thread(ask, self._url), self._url)
+
+    def close(self) -> None:
+        """See Teller."""
 
 
-def from_anybody(settings: SlotSettings, url: str) -> Teller:
-    """Asks the process at this ops port, or else Postgres, for a capture; NoAnswer if neither answers."""
-    look = PostgresLook(settings.replication, settings.leader)
+class Anybody:
+    """The process at an ops port; if there is none, Postgres, for a capture. NoAnswer if neither answers."""
 
-    async def tell() -> Told:
+    def __init__(self, settings: SlotSettings, url: str) -> None:
+        self._url = url
+        self._process = Process(url)
+        self._replication = settings.replication
+        self._look = PostgresLook(settings.replication, settings.leader)
+
+    async def tell(self) -> Told:
+        """See Teller."""
         try:
-            return await from_process(url)()
+            return await self._process.tell()
         except NoAnswer as silent:
             try:
-                postgres, wal_lsn = await look.look(), await look.wal_lsn()
+                postgres, wal_lsn = await self._look.look(), await self._look.wal_lsn()
             except PostgresError as error:
                 raise NoAnswer(f"{_without_fix(silent)}; and {_without_fix(error)}. {_FIX}") from error
-        status = judge_capture(settings.replication, postgres, wal_lsn, time.monotonic())
-        slot = settings.replication.slot
-        return Told(status, f"slot {slot}, as Postgres tells: nobody answers at {url}")
-
-    return tell
-
-
-def from_storage(settings: ShapesSettings, file: ShapesFile) -> Teller:
-    """Looks at Postgres, the registry and the tables, for shapes. PostgresError, RegistryError."""
-    look = PostgresLook(settings.replication, settings.leader)
-
-    async def tell() -> Told:
-        postgres = await look.look()
-        system_id = None if postgres.server is None else postgres.server.system_id
-        storage = await in_daemon_thread(look_at_storage, file, system_id)
-        wal_lsn = await look.wal_lsn()
-        now = time.monotonic()
-        status = judge_shapes(settings.replication, postgres, file, storage, wal_lsn, now)
-        source = f"slot {settings.replication.slot}, as Postgres and {file.storage} tell"
+        status = judge_capture(self._replication, postgres, wal_lsn, time.monotonic())
+        source = f"slot {self._replication.slot}, as Postgres tells: nobody answers at {self._url}"
         return Told(status, source)
 
-    return tell
+    def close(self) -> None:
+        """See Teller."""
+        self._look.close()
+
+
+class Storage:
+    """Postgres, the registry and the tables, for shapes. PostgresError, RegistryError."""
+
+    def __init__(self, settings: ShapesSettings, file: ShapesFile) -> None:
+        self._file = file
+        self._replication = settings.replication
+        self._look = PostgresLook(settings.replication, settings.leader)
+
+    async def tell(self) -> Told:
+        """See Teller."""
+        postgres = await self._look.look()
+        system_id = None if postgres.server is None else postgres.server.system_id
+        storage = await in_daemon_thread(look_at_storage, self._file, system_id)
+        wal_lsn = await self._look.wal_lsn()
+        now = time.monotonic()
+        status = judge_shapes(self._replication, postgres, self._file, storage, wal_lsn, now)
+        source = f"slot {self._replication.slot}, as Postgres and {self._file.storage} tell"
+        return Told(status, source)
+
+    def close(self) -> None:
+        """See Teller."""
+        self._look.close()
 
 
 def show_status(teller: Teller, *, json: bool, watch_s: float | None) -> int:
     """Print it; returns the exit code. With `watch_s` it prints again after so many seconds, for ever."""
     with asyncio.Runner() as runner:
-        if watch_s is None:
-            told = runner.run(teller())
-            print(_text(told, json=json))
-            return exit_code(told.status)
-        while True:
-            try:
-                text = _text(runner.run(teller()), json=json, watch=True)
-            except PenstockError as error:
-                # It may come back: whoever watches wants to see that.
-                print(error, file=sys.stderr, flush=True)
-            else:
-                print(_CLEAR + text if sys.stdout.isatty() else text, flush=True)
-            runner.run(asyncio.sleep(watch_s))
+        try:
+            if watch_s is not None:
+                runner.run(_watch(teller, json, watch_s))
+            told = runner.run(teller.tell())
+        finally:
+            teller.close()
+    print(_text(told, json=json))
+    return exit_code(told.status)
+
+
+async def _watch(teller: Teller, json: bool, every_s: float) -> NoReturn:
+    while True:
+        try:
+            text = _text(await teller.tell(), json=json, watch=True)
+        except PenstockError as error:
+            # It may come back: whoever watches wants to see that.
+            print(error, file=sys.stderr, flush=True)
+        else:
+            print(_CLEAR + text if sys.stdout.isatty() else text, flush=True)
+        await asyncio.sleep(every_s)
 
 
 def _text(told: Told, *, json: bool, watch: bool = False) -> str:
