@@ -7,6 +7,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
@@ -65,14 +66,25 @@ def tell(
 def _set(story: Story, at_end: ExitStack, *, seconds: int, seed: int, stays: bool) -> Stage:
     """The servers and a directory; they end with `at_end`."""
     directory = Path(at_end.enter_context(tempfile.TemporaryDirectory(prefix="penstock-demo-")))
+    kinesis = _start_kinesis(at_end)
     with story.step("a private Postgres starts") as step:
         postgres = at_end.enter_context(PrivatePostgres())
         [(version,)] = postgres.psql("SHOW server_version")
         step.title = f"a private Postgres {version.split()[0]} with wal2json, on port {postgres.port}"
-    with story.step("an embedded Kinesis starts") as step:
-        kinesis = at_end.enter_context(LocalKinesis())
-        step.title = f"an embedded Kinesis (moto), at {kinesis.endpoint_url}"
     return Stage(postgres, kinesis, directory, seed, seconds, stays)
+
+
+def _start_kinesis(at_end: ExitStack) -> Future[LocalKinesis]:
+    kinesis = LocalKinesis()
+
+    def start() -> LocalKinesis:
+        kinesis.start()
+        return kinesis
+
+    aside = at_end.enter_context(ThreadPoolExecutor(1, thread_name_prefix="kinesis"))
+    # Before its thread is waited for: one that is still starting then gives up.
+    at_end.callback(kinesis.close)
+    return aside.submit(start)
 
 
 def _view(story: Story) -> Screen | PlainLines:

@@ -55,7 +55,10 @@ class CaptureAct:
 
     def start(self, at_end: ExitStack) -> None:
         """A leader and a standby; the first becomes leader, because it is alone."""
-        self._stage.kinesis.create_stream(STREAM, SHARDS)
+        with self._story.step("an embedded Kinesis starts") as step:
+            kinesis = self._stage.kinesis
+            kinesis.create_stream(STREAM, SHARDS)
+            step.title = f"an embedded Kinesis (moto), at {kinesis.endpoint_url}"
         self._start("capture A", "streaming", "leads", at_end)
         self._start("capture B", "standby", "stands by", at_end)
 

@@ -18,7 +18,7 @@ from penstock.demo.stay import Address, stay
 from penstock.demo.story import Story
 from penstock.demo.watch import Watch
 from penstock.demo.witness import Witness
-from penstock.demo.workload import WRITERS, Workload
+from penstock.demo.workload import BUSY_S, QUIET_S, WRITERS, Pace, Workload
 
 
 class Play:
@@ -30,7 +30,8 @@ class Play:
         self._story = story
         self._at_end = at_end
         self._conninfo = stage.postgres.conninfo(shop.DATABASE)
-        self._workload = Workload(self._conninfo, seed=stage.seed)
+        self._pace = Pace(QUIET_S)
+        self._workload = Workload(self._conninfo, seed=stage.seed, pace=self._pace)
         self._watch = Watch(self._conninfo, self._workload)
         self._capture = CaptureAct(stage, story, self._watch)
         self._shapes = ShapesAct(stage, story, self._watch)
@@ -80,13 +81,15 @@ class Play:
     def _run_the_shop(self, shapes: Service, at_end: ExitStack) -> Service:
         """Open it, kill both leaders half-way, close it; gives the shapes that were started again.
 
-        It stays open until there was something to kill, if that takes longer than it should.
+        It is quiet until the tables are made: a Spark that warms up needs the cores. It stays open until there
+        was something to kill, if that takes longer than it should.
         """
         seconds = self._stage.seconds
         with self._story.step(f"the shop is open: {WRITERS} writers", planned_s=seconds) as step:
             self._workload.stock_up()
             self._workload.open()
             self._shapes.wait_for_tables(shapes)
+            self._pace.pause_s = BUSY_S
             self._watch.let_work_until(step.began + seconds / 2)
             again = self._shapes.kill_and_start_again(shapes, step.began, at_end)
             self._capture.kill_the_leader(step.began)

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from penstock.demo.watch import Watch
-from penstock.demo.workload import Workload
+from penstock.demo.workload import CALM_S, Pace, Workload
 
-_CALM_S: Final = 1.0
-"""Between two transactions of a writer: enough for charts that move."""
 _LOOK_EVERY_S: Final = 1.0
 
 
@@ -24,7 +22,7 @@ class Address(NamedTuple):
 def stay(conninfo: str, seed: int, watch: Watch, addresses: Sequence[Address]) -> None:
     """Say where everything is, and let it run until Ctrl-C. DemoFailed if a process ends by itself."""
     # Other choices than before: the shop has had those.
-    shop = Workload(conninfo, seed=seed + 1, pause_s=_CALM_S)
+    shop = Workload(conninfo, seed=seed + 1, pace=Pace(CALM_S))
     shop.open()
     try:
         print("\n".join(_lines(addresses)), flush=True)
