@@ -1,7 +1,11 @@
-"""The registry in a bucket, on a real S3 protocol: replaced only by who has seen what it replaces."""
+"""The registry in a bucket, on a real S3 protocol: replaced only by who has seen what it replaces.
+
+And how far a table in a bucket is, by its own log.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import botocore.session
@@ -9,6 +13,10 @@ import pytest
 from botocore.exceptions import ReadTimeoutError
 from moto.server import ThreadedMotoServer
 
+from penstock.lake.delta.app_id import AppId
+from penstock.lake.delta.log_files import read_version
+from penstock.lake.errors import StorageFailed
+from penstock.lake.ports import Position, TableVersion
 from penstock.shapes.registry.places import S3Registry, open_registry
 from penstock.shapes.registry.registry import FileRegistry, Registry, RegistryError
 
@@ -117,3 +125,30 @@ def test_an_unreachable_service_is_an_error(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     with pytest.raises(RegistryError, match=r"can't read s3a://lake.*Could not connect"):
         S3Registry(STORAGE).read()
+
+
+def put(name: str, content: object) -> None:
+    client = botocore.session.get_session().create_client("s3", region_name="us-east-1")
+    key = f"some where/orders/_delta_log/{name}"
+    client.put_object(Bucket="lake", Key=key, Body=json.dumps(content).encode())
+
+
+def test_how_far_a_table_is() -> None:
+    app_id = AppId("7", "orders", 0)
+
+    def read() -> TableVersion:
+        return read_version(f"{STORAGE}/orders", app_id)
+
+    assert read() == TableVersion(-1, None)
+    for version in range(12):
+        put(f"{version:020d}.json", {"commitInfo": {}})
+    put("_last_checkpoint", {"version": 10})
+    with pytest.raises(StorageFailed, match="its log has no offset since version 9; only Spark can tell it"):
+        read()
+    put(f"{11:020d}.crc", {"setTransactions": [{"appId": "penstock:7:orders:2", "version": 500}]})
+    assert read() == TableVersion(11, Position(2, 500))
+
+
+def test_a_bucket_that_is_not_there() -> None:
+    with pytest.raises(StorageFailed, match=r"can't read s3a://another/orders/_delta_log: .*NoSuchBucket"):
+        read_version("s3a://another/orders", AppId("7", "orders", 0))

@@ -81,8 +81,8 @@ class Play:
     def _run_the_shop(self, shapes: Service, at_end: ExitStack) -> Service:
         """Open it, kill both leaders half-way, close it; gives the shapes that were started again.
 
-        It is quiet until the tables are made: a Spark that warms up needs the cores. It stays open until there
-        was something to kill, if that takes longer than it should.
+        It is quiet until the tables are made: a Spark that warms up needs the cores. It stays open until
+        there was something to kill, if that takes longer than it should.
         """
         seconds = self._stage.seconds
         with self._story.step(f"the shop is open: {WRITERS} writers", planned_s=seconds) as step:
