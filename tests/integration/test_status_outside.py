@@ -64,7 +64,7 @@ def test_a_capture(site: CaptureSite, status: Command) -> None:
         capture.wait_for_log("streaming")
         code, text, _ = status(env)
         assert (code, text.partition(" (")[0]) == (0, "led, nothing wrong is seen")
-        assert "as Postgres tells: nobody answers at http://127.0.0.1:" in text
+        assert "as Postgres tells: no penstock answers at http://127.0.0.1:" in text
         assert re.search(rf"\n  leader   pid \d+ \(penstock capture {site.slot} at 127.0.0.1\)", text)
         assert text.count("; processes that watch the slot: 1\n") == 1
 

@@ -1,7 +1,6 @@
-"""`penstock status` in words: a line for each thing that matters, whoever has told it.
+"""`penstock status`: what a running capture or shapes says of itself, for a person at a terminal.
 
-A process is asked at its ops port, and tells what it knows. Of one that isn't asked, or is gone, Postgres,
-the registry and the tables tell (outside/); the words are the same.
+It asks the process's own ops port, and so tells what that process knows; a process that is gone says nothing.
 """
 
 from __future__ import annotations
@@ -19,8 +18,6 @@ from penstock.errors import PenstockError
 from penstock.model.lsn import format_lsn
 from penstock.model.size import format_size
 from penstock.status.model import ShapeReading, SlotReading, Status
-from penstock.status.outside_reading import OutsideReading, TableReading
-from penstock.terminal import painted
 
 _TIMEOUT_S: Final = 5.0
 # A proxy for the world knows nothing of this machine's own ports.
@@ -46,26 +43,18 @@ def exit_code(status: Status) -> int:
     return exit_codes.OK if status.ready else exit_codes.FAILED
 
 
-def as_json(status: Status, *, indent: bool = True) -> str:
-    """The same for programs; without `indent` on one line."""
-    encoded = msgspec.json.encode(status)
-    return (msgspec.json.format(encoded, indent=2) if indent else encoded).decode()
+def as_json(status: Status) -> str:
+    """The same for programs."""
+    return msgspec.json.format(msgspec.json.encode(status), indent=2).decode()
 
 
-def as_text(status: Status, source: str, *, colour: bool = False) -> str:
-    """A line for each thing that matters: no zeros that tell nothing, and no row values.
-
-    `source`: who has told it.
-    """
-    return "\n".join(_lines(status, source, colour))
+def as_text(status: Status, url: str) -> str:
+    """A line for each thing that matters: no zeros that tell nothing, and no row values."""
+    return "\n".join(_lines(status, url))
 
 
-def _lines(status: Status, source: str, colour: bool) -> Iterator[str]:
-    well = "ready" if status.outside is None else "nothing wrong is seen"
-    verdict = (
-        painted(well, "32", colour=colour) if status.ready else painted("NOT READY", "1;31", colour=colour)
-    )
-    yield f"{status.phase}, {verdict} ({source})"
+def _lines(status: Status, url: str) -> Iterator[str]:
+    yield f"{status.phase}, {'ready' if status.ready else 'NOT READY'} ({url})"
     for reason in status.reasons:
         yield f"  {reason}"
     leading = status.capture or status.shapes
@@ -82,41 +71,6 @@ def _lines(status: Status, source: str, colour: bool) -> Iterator[str]:
         full = ", FULL: reading waits" if status.shapes.log_is_full else ""
         yield f"  log      {format_size(status.shapes.log_bytes)}{full}"
         yield from _shape_lines(status.shapes.shapes)
-    if status.outside is not None:
-        yield from _outside_lines(status.outside, status.slot)
-
-
-def _outside_lines(outside: OutsideReading, slot: SlotReading) -> Iterator[str]:
-    """What Postgres, the registry and the tables tell."""
-    if slot.exists:
-        behind = format_size(max(0, outside.wal_lsn - slot.confirmed_lsn))
-        yield (
-            f"  server   WAL up to {format_lsn(outside.wal_lsn)}, {behind} above what is confirmed;"
-            f" wal_status {outside.wal_status}"
-        )
-    leader = "nobody" if outside.leader is None else outside.leader
-    watched = f"; processes that watch the slot: {outside.processes}" if outside.processes else ""
-    yield f"  leader   {leader}{watched}"
-    if outside.note_lsn is not None:
-        yield f"  note     {format_lsn(outside.note_lsn)} was about to be confirmed last"
-    width = max((len(table.name) for table in outside.tables), default=0)
-    for table in outside.tables:
-        yield f"  shape    {table.name:<{width}}  {_table(table)}"
-    for sentence in outside.unknown:
-        yield f"  unknown  {sentence}"
-
-
-def _table(table: TableReading) -> str:
-    words = []
-    if table.offset_lsn is not None:
-        words.append(format_lsn(max(0, table.offset_lsn)))
-    if table.awaits_snapshot is not None:
-        words.append(f"awaits a snapshot: {table.awaits_snapshot}")
-    elif table.lag_bytes is not None:
-        words.append(f"at most {format_size(table.lag_bytes)} behind" if table.lag_bytes else "up to date")
-    if table.problem is not None:
-        words.append(table.problem)
-    return ", ".join(words)
 
 
 def _slot(slot: SlotReading) -> str:

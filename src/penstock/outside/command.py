@@ -7,18 +7,23 @@ import sys
 import time
 from typing import Final, NamedTuple, NoReturn, Protocol
 
+import msgspec
+
 from penstock.abandonable import in_daemon_thread
 from penstock.errors import PenstockError, PostgresError
 from penstock.model.shape import ShapesFile
-from penstock.ops.status_command import NoAnswer, as_json, as_text, ask, exit_code
+from penstock.ops.status_command import NoAnswer, as_json, ask, exit_code
 from penstock.outside.judgement import judge_capture, judge_shapes
 from penstock.outside.postgres_look import PostgresLook
 from penstock.outside.shapes_look import look_at_storage
+from penstock.outside.words import in_words
 from penstock.settings.services import ShapesSettings, SlotSettings
 from penstock.status.model import Status
-from penstock.terminal import wants_colour
+from penstock.terminal import painted, wants_colour
 
 _CLEAR: Final = "\033[H\033[J"
+_GREEN: Final = "32"
+_RED: Final = "1;31"
 _FIX: Final = "Fix: start it, give its --url, or say by PGHOST and the like where its Postgres is"
 
 
@@ -57,7 +62,6 @@ class Anybody:
     """The process at an ops port; if there is none, Postgres, for a capture. NoAnswer if neither answers."""
 
     def __init__(self, settings: SlotSettings, url: str) -> None:
-        self._url = url
         self._process = Process(url)
         self._replication = settings.replication
         self._look = PostgresLook(settings.replication, settings.leader)
@@ -67,13 +71,13 @@ class Anybody:
         try:
             return await self._process.tell()
         except NoAnswer as silent:
+            unheard = _without_fix(silent)
             try:
                 postgres, wal_lsn = await self._look.look(), await self._look.wal_lsn()
             except PostgresError as error:
-                raise NoAnswer(f"{_without_fix(silent)}; and {_without_fix(error)}. {_FIX}") from error
+                raise NoAnswer(f"{unheard}; and {_without_fix(error)}. {_FIX}") from error
         status = judge_capture(self._replication, postgres, wal_lsn, time.monotonic())
-        source = f"slot {self._replication.slot}, as Postgres tells: nobody answers at {self._url}"
-        return Told(status, source)
+        return Told(status, f"slot {self._replication.slot}, as Postgres tells: {unheard}")
 
     def close(self) -> None:
         """See Teller."""
@@ -131,8 +135,10 @@ async def _watch(teller: Teller, json: bool, every_s: float) -> NoReturn:
 
 def _text(told: Told, *, json: bool, watch: bool = False) -> str:
     if json:
-        return as_json(told.status, indent=not watch)
-    text = as_text(told.status, told.source, colour=wants_colour(sys.stdout))
+        return msgspec.json.encode(told.status).decode() if watch else as_json(told.status)
+    headline, *rest = in_words(*told).splitlines()
+    colour = _GREEN if told.status.ready else _RED
+    text = "\n".join([painted(headline, colour, colour=wants_colour(sys.stdout)), *rest])
     return f"{time.strftime('%H:%M:%S')}\n{text}\n" if watch else text
 
 

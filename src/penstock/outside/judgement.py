@@ -29,7 +29,8 @@ from penstock.settings.postgres import ReplicationSettings
 from penstock.shapes.pace.held import whole
 from penstock.shapes.registry.decisions import Action, Continue, Refuse, ServerFacts, decide
 from penstock.shapes.registry.registry import Registry
-from penstock.status.board import slot_reading
+from penstock.status.board import StatusBoard
+from penstock.status.health import Health
 from penstock.status.model import Status
 from penstock.status.outside_reading import OutsideReading, TableReading
 
@@ -99,6 +100,8 @@ def _status(
     now: float,
 ) -> Status:
     slot, holder = postgres.slot, postgres.holder
+    board = StatusBoard(service, Health(), clock=lambda: now)
+    board.note_slot(slot, postgres.slot_read_at)
     reasons = [*_slot_reasons(service, replication, postgres), *more_reasons]
     leads = holder is not None and holder.reads_slot == replication.slot
     return Status(
@@ -106,7 +109,7 @@ def _status(
         NOT_LED if holder is None else LED if leads else PREPARING,
         ready=not reasons,
         reasons=reasons,
-        slot=slot_reading(slot, max(0.0, now - postgres.slot_read_at)),
+        slot=board.read().slot,
         outside=structs.replace(
             outside,
             wal_status=None if slot is None else slot.wal_status,

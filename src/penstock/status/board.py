@@ -52,21 +52,16 @@ class StatusBoard:
         )
 
     def _slot_reading(self) -> SlotReading:
-        age_s = self._clock() - self._slot_read_at
-        return slot_reading(self._slot, age_s) if self._slot_was_read else SlotReading(age_s)
-
-
-def slot_reading(slot: SlotState | None, age_s: float) -> SlotReading:
-    """The slot as the server had it, so many seconds ago; None: there was none."""
-    if slot is None:
-        return SlotReading(age_s, exists=False)
-    return SlotReading(
-        age_s,
-        exists=True,
-        is_active=slot.active_pid is not None,
-        is_lost=slot.wal_status == "lost",
-        retained_bytes=slot.retained_bytes or 0,
-        safe_bytes=slot.safe_wal_bytes,
-        confirmed_lsn=slot.confirmed_flush_lsn or 0,
-        restart_lsn=slot.restart_lsn or 0,
-    )
+        age_s, slot = self._clock() - self._slot_read_at, self._slot
+        if slot is None:
+            return SlotReading(age_s, exists=False if self._slot_was_read else None)
+        return SlotReading(
+            age_s,
+            exists=True,
+            is_active=slot.active_pid is not None,
+            is_lost=slot.wal_status == "lost",
+            retained_bytes=slot.retained_bytes or 0,
+            safe_bytes=slot.safe_wal_bytes,
+            confirmed_lsn=slot.confirmed_flush_lsn or 0,
+            restart_lsn=slot.restart_lsn or 0,
+        )

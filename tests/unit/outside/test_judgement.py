@@ -7,10 +7,11 @@ import pytest
 from penstock.lake.ports import Position, TableVersion
 from penstock.model.relation import Relation
 from penstock.model.shape import Shape, ShapesFile, definition_hash
-from penstock.ops.status_command import as_text, exit_code
+from penstock.ops.status_command import exit_code
 from penstock.outside.judgement import judge_capture, judge_shapes
 from penstock.outside.postgres_look import PostgresFacts
 from penstock.outside.shapes_look import StorageFacts
+from penstock.outside.words import in_words
 from penstock.postgres.leader.lock import LockHolder
 from penstock.postgres.slot.note import SlotNote
 from penstock.postgres.timeline import ServerIdentity
@@ -45,7 +46,7 @@ def test_a_capture_that_is_led() -> None:
     status = judged(WELL, 0x420)
 
     assert exit_code(status) == 0
-    assert as_text(status, "slot s").splitlines() == [
+    assert in_words(status, "slot s").splitlines() == [
         "led, nothing wrong is seen (slot s)",
         "  slot     confirmed 0/20, keeps 16 B of WAL on the server (read 3 s ago)",
         "  server   WAL up to 0/420, 1.0 kB above what is confirmed; wal_status reserved",
@@ -125,11 +126,11 @@ def test_what_is_wrong_with_a_capture(facts: PostgresFacts, phase: str, reasons:
     assert len(status.reasons) == len(reasons)
     assert all(found.startswith(begins) for found, begins in zip(status.reasons, reasons, strict=True))
     assert (status.ready, exit_code(status)) == (not reasons, 1 if reasons else 0)
-    assert as_text(status, "").splitlines()[1 : 1 + len(reasons)] == [
+    assert in_words(status, "").splitlines()[1 : 1 + len(reasons)] == [
         f"  {found}" for found in status.reasons
     ]
     for sentence in facts.unknown:
-        assert f"  unknown  {sentence}" in as_text(status, "").splitlines()
+        assert f"  unknown  {sentence}" in in_words(status, "").splitlines()
 
 
 def entry(**changes: object) -> StorageFacts:
@@ -182,12 +183,12 @@ def test_a_shape(storage: StorageFacts, line: str) -> None:
     status = judged_shapes(storage)
 
     assert status.ready
-    assert f"  shape    orders  {line}" in as_text(status, "").splitlines()
+    assert f"  shape    orders  {line}" in in_words(status, "").splitlines()
 
 
 def test_without_the_servers_history_only_the_tables_own_offset_counts() -> None:
     status = judged_shapes(STORAGE, WELL._replace(server=None))
-    assert "  shape    orders  0/10, at most 80 B behind" in as_text(status, "")
+    assert "  shape    orders  0/10, at most 80 B behind" in in_words(status, "")
 
 
 def test_what_a_start_would_refuse_is_a_reason() -> None:
