@@ -1,22 +1,12 @@
-"""The registry in a bucket, on a real S3 protocol: replaced only by who has seen what it replaces.
-
-And how far a table in a bucket is, by its own log.
-"""
+"""The registry in a bucket, on a real S3 protocol: replaced only by who has seen what it replaces."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+from typing import Any
 
-import botocore.session
 import pytest
 from botocore.exceptions import ReadTimeoutError
-from moto.server import ThreadedMotoServer
 
-from penstock.lake.delta.app_id import AppId
-from penstock.lake.delta.log_files import read_version
-from penstock.lake.errors import StorageFailed
-from penstock.lake.ports import Position, TableVersion
 from penstock.shapes.registry.places import S3Registry, open_registry
 from penstock.shapes.registry.registry import FileRegistry, Registry, RegistryError
 
@@ -25,27 +15,9 @@ OLD = Registry(system_id="7", timeline=1, slot="shapes", ceiling_lsn=100, shapes
 NEW = OLD.with_ceiling(200)
 
 
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
-
-
 @pytest.fixture(autouse=True)
-def bucket(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """An empty bucket, found as AWS's tools find it."""
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", endpoint)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    client = botocore.session.get_session().create_client("s3", region_name="us-east-1")
-    client.create_bucket(Bucket="lake")
-    yield
-    for found in client.list_objects_v2(Bucket="lake").get("Contents", []):
-        client.delete_object(Bucket="lake", Key=found["Key"])
-    client.delete_bucket(Bucket="lake")
+def bucket(s3: Any) -> None:
+    s3.create_bucket(Bucket="lake")
 
 
 def opened() -> S3Registry:
@@ -125,30 +97,3 @@ def test_an_unreachable_service_is_an_error(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     with pytest.raises(RegistryError, match=r"can't read s3a://lake.*Could not connect"):
         S3Registry(STORAGE).read()
-
-
-def put(name: str, content: object) -> None:
-    client = botocore.session.get_session().create_client("s3", region_name="us-east-1")
-    key = f"some where/orders/_delta_log/{name}"
-    client.put_object(Bucket="lake", Key=key, Body=json.dumps(content).encode())
-
-
-def test_how_far_a_table_is() -> None:
-    app_id = AppId("7", "orders", 0)
-
-    def read() -> TableVersion:
-        return read_version(f"{STORAGE}/orders", app_id)
-
-    assert read() == TableVersion(-1, None)
-    for version in range(12):
-        put(f"{version:020d}.json", {"commitInfo": {}})
-    put("_last_checkpoint", {"version": 10})
-    with pytest.raises(StorageFailed, match="its log has no offset since version 9; only Spark can tell it"):
-        read()
-    put(f"{11:020d}.crc", {"setTransactions": [{"appId": "penstock:7:orders:2", "version": 500}]})
-    assert read() == TableVersion(11, Position(2, 500))
-
-
-def test_a_bucket_that_is_not_there() -> None:
-    with pytest.raises(StorageFailed, match=r"can't read s3a://another/orders/_delta_log: .*NoSuchBucket"):
-        read_version("s3a://another/orders", AppId("7", "orders", 0))
