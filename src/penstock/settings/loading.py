@@ -39,19 +39,19 @@ def load_capture_settings(
     return _load(CaptureSettings, _variables(environ, dotenv))
 
 
+def load_slot_settings(
+    environ: Mapping[str, str] | None = None, dotenv: Path | None = DOTENV
+) -> SlotSettings:
+    """Read what says where a capture's slot and ops port are; nothing else need be set."""
+    return _load(SlotSettings, _variables(environ, dotenv))
+
+
 def load_shapes_settings(
     environ: Mapping[str, str] | None = None, dotenv: Path | None = DOTENV
 ) -> ShapesSettings:
     """Read the settings of `penstock shapes`: a slot of its own, and no Kinesis stream."""
     variables = {"REPLICATION_SLOT": SHAPES_SLOT} | _variables(environ, dotenv)
     return _load(ShapesSettings, variables)
-
-
-def load_slot_settings(
-    environ: Mapping[str, str] | None = None, dotenv: Path | None = DOTENV
-) -> SlotSettings:
-    """Read what says where a capture's slot and ops port are; nothing else need be set."""
-    return _load(SlotSettings, _variables(environ, dotenv))
 
 
 def _variables(environ: Mapping[str, str] | None, dotenv: Path | None) -> dict[str, str]:
