@@ -14,7 +14,7 @@ from penstock.kinesis.read.chain import Link
 from penstock.kinesis.read.errors import RecordsExpired, StreamReadError
 from penstock.kinesis.read.manifest_log import ManifestLog, Place
 from penstock.kinesis.read.marked_plan import PATIENCE_S, MarkedOffset, MarkedPlan, ReadLimits
-from penstock.kinesis.read.marked_ranges import MarkedTask, ShardSpan, plan_tasks, read_span, read_task
+from penstock.kinesis.read.marked_ranges import MarkedTask, ShardSpan, has_begin, plan_tasks, read_task
 from penstock.kinesis.read.newest import Newest
 from penstock.kinesis.read.shards import ShardInfo
 from penstock.model.log_offset import LogOffset
@@ -187,12 +187,7 @@ class MarkedDriver:
     def _is_there(self, manifest: Manifest) -> bool:
         """Whether the first record that it speaks of is there in each shard."""
         shards = self._shards() if manifest.shards else {}
-        for name, found in manifest.shards.items():
-            first = int(found.first)
-            if name not in shards:
-                return False
-            try:
-                next(iter(read_span(self._stream, ShardSpan(name, first, first))))
-            except RecordsExpired:
-                return False
-        return True
+        return all(
+            name in shards and has_begin(self._stream, ShardSpan(name, int(found.first), int(found.first)))
+            for name, found in manifest.shards.items()
+        )
