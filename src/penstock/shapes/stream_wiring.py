@@ -7,7 +7,7 @@ from functools import partial
 from typing import NamedTuple
 
 from penstock.kinesis.read.chain import Chain
-from penstock.kinesis.read.errors import RecordsExpired, RecordsUnusable
+from penstock.kinesis.read.errors import AnotherStream, RecordsExpired, RecordsUnusable
 from penstock.kinesis.read.manifest_log import Place
 from penstock.kinesis.read.marked_stream import MarkedStream, StreamAddress
 from penstock.model.shape import Shape
@@ -85,7 +85,7 @@ class KinesisPipeline(ShapesPipeline):
             prepared,
             start=start,
             ledger=ledger,
-            source=ChangeSource(is_late=True, lost=(RecordsExpired, RecordsUnusable)),
+            source=ChangeSource(is_late=True, lost=(RecordsExpired, RecordsUnusable, AnotherStream)),
             workplace=workplace,
             database=database,
             say_needed=say_needed,

@@ -17,7 +17,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from penstock.kinesis.aws.backoff import full_jitter
 from penstock.kinesis.aws.session import one_line, open_session
-from penstock.kinesis.read.errors import RecordsExpired, StreamReadError
+from penstock.kinesis.read.errors import AnotherStream, RecordsExpired, StreamReadError
 from penstock.kinesis.read.shards import ShardInfo
 
 MOST_RECORDS: Final = 10_000
@@ -39,14 +39,14 @@ _TRANSIENT: Final = frozenset(
         "RequestTimeout",
     }
 )
-_GONE: Final = frozenset(
-    {
-        ("get_shard_iterator", "ResourceNotFoundException"),
-        ("get_shard_iterator", "InvalidArgumentException"),
-    }
-)
-"""The shard is no more, or isn't the one that the sequence number is of: the stream was made again."""
+_GONE: Final = ("get_shard_iterator", "ResourceNotFoundException")
+"""The shard is no more."""
 _EXPIRED_ITERATOR: Final = "ExpiredIteratorException"
+_FOREIGN: Final = "did not come from this stream"
+_FIX_FOREIGN: Final = (
+    " The stream was deleted and created again, or the position is another one's. Fix: begin again (a query"
+    " of Spark's: with a new checkpoint), with a new snapshot of what is kept downstream"
+)
 
 
 class ReadRecord(NamedTuple):
@@ -186,8 +186,11 @@ class StreamClient:
                 if code == _EXPIRED_ITERATOR:
                     return None
                 if code not in _TRANSIENT and status < 500:
-                    kind = RecordsExpired if (operation, code) in _GONE else StreamReadError
-                    raise kind(f"{self.stream}: {operation}: {one_line(error)}") from None
+                    said = f"{self.stream}: {operation}: {one_line(error)}"
+                    if _FOREIGN in str(error):
+                        raise AnotherStream(said + _FIX_FOREIGN) from None
+                    kind = RecordsExpired if (operation, code) == _GONE else StreamReadError
+                    raise kind(said) from None
                 failed: Exception = error
             except BotoCoreError as error:
                 failed = error

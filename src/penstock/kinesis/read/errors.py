@@ -15,3 +15,7 @@ class RecordsExpired(StreamReadError):
 
 class RecordsUnusable(StreamReadError):
     """The stream isn't what its manifests say, or has a change that nothing can be made of."""
+
+
+class AnotherStream(StreamReadError):
+    """A position is of a stream that was deleted, and created again under its name."""
