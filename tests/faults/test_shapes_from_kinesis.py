@@ -13,6 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from penstock.local.kinesis import LocalKinesis
+from penstock.postgres.leader.lock import slot_hash64
 from tests.faults.shapes_load import Bank, Reader, assert_history_is_right, flushes_more
 from tests.servers.capture_process import CaptureProcess
 from tests.servers.capture_site import CaptureSite
@@ -52,6 +53,12 @@ class StreamedSite:
         # Only the watchdog vouches for such a leader, and a busy machine may keep it waiting.
         patient = {"LEADER_TIMEOUT_S": "20"}
         return self.shapes.shapes("--from", self.url, **{**self.variables, **patient, **over})
+
+    def wait_until_nobody_leads(self) -> None:
+        """The server has noticed that killed shapes are gone; capture has a lock of its own."""
+        key = slot_hash64(self.shapes.slot) & (2**64 - 1)
+        held = f"SELECT 1 FROM pg_locks WHERE classid = {key >> 32} AND objid = {key & (2**32 - 1)}"
+        self.shapes.wait_until(lambda: not self.shapes.sql(f"{held} AND locktype = 'advisory'"))
 
     def split(self, shard: str) -> None:
         """Split one of the stream's shards."""
@@ -168,7 +175,7 @@ def test_tables_are_exact_after_kills_of_shapes_and_capture(
                     flushes_more(shapes_site, process, rng.randint(1, 3))
                     time.sleep(rng.uniform(0, 0.5))
                     process.kill9()
-        shapes_site.wait_until_nobody_leads()
+        streamed.wait_until_nobody_leads()
         streamed.once(streamed.url, STALL_S=str(LONG_S))
     finally:
         capture.close()
