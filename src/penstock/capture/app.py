@@ -35,7 +35,7 @@ class CaptureApp:
         self._sink = sink
         self._health = Health()
         self._metrics = CaptureMetrics()
-        self._board = StatusBoard("capture", self._health)
+        self._board = StatusBoard("capture", self._health, credentials_expire_at=sink.credentials_expire_at)
         self._memory = SlotMemory()
         self._cycle = LeaderCycle(
             self._health, standby_retry_interval_s=settings.leader.standby_retry_interval_s
@@ -50,7 +50,10 @@ class CaptureApp:
         for sentence in self._settings.warnings():
             _log.warning("doubtful_setting", note=sentence)
         monitor = SlotMonitor.of(
-            self._settings.replication, self._settings.leader, on_slot=self._board.note_slot
+            self._settings.replication,
+            self._settings.leader,
+            on_slot=self._board.note_slot,
+            on_clock=self._board.note_clock,
         )
         watching = asyncio.create_task(monitor.run(), name="slot monitor")
         serving = asyncio.create_task(self._serve(), name="serve")
@@ -83,7 +86,7 @@ class CaptureApp:
             metrics=self._metrics,
             board=self._board,
             stop=self._cycle.stop,
-            on_new_history=self._cycle.forget_positions,
+            on_new_history=self._forget_positions,
         )
         try:
             another = await self._cycle.attempt(leadership)
@@ -92,6 +95,10 @@ class CaptureApp:
             return
         if another is not None:
             await self._cycle.stand_by(another)
+
+    def _forget_positions(self) -> None:
+        self._cycle.forget_positions()
+        self._board.forget_positions()
 
     async def _wait_for_sink(self) -> None:
         """Compete only when the destination answers: a leader that can't publish only holds others up."""

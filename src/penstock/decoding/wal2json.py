@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from datetime import datetime
 from typing import Final
 
 import msgspec
@@ -37,10 +38,13 @@ _SPECIAL: Final = re.compile(r"([\\,.*' ])")
 
 
 class _Boundary(msgspec.Struct, gc=False, frozen=True):
-    """A begin or a commit: both carry the commit LSN and the end LSN, unless `include-lsn` is off."""
+    """A begin or a commit: both carry the commit LSN and the end LSN, unless `include-lsn` is off;
+    and when it was committed, unless `include-timestamp` is off.
+    """
 
     lsn: str | None = None
     nextlsn: str | None = None
+    timestamp: str | None = None
 
 
 _decode_change = msgspec.json.Decoder(RowChange).decode
@@ -72,7 +76,9 @@ class Wal2Json:
         """Read a begin or a commit; Unreadable if it isn't one."""
         try:
             boundary = _decode_boundary(payload)
-            return TransactionEnds(_lsn(boundary.lsn), _lsn(boundary.nextlsn))
+            return TransactionEnds(
+                _lsn(boundary.lsn), _lsn(boundary.nextlsn), _unix_seconds(boundary.timestamp)
+            )
         except (msgspec.DecodeError, ValueError) as error:
             raise Unreadable("a begin or commit that is not the JSON of wal2json format 2") from error
 
@@ -205,6 +211,10 @@ def _literal(name: str) -> str:
 
 def _lsn(text: str | None) -> int | None:
     return None if text is None else parse_lsn(text)
+
+
+def _unix_seconds(text: str | None) -> float | None:
+    return None if text is None else datetime.fromisoformat(text).timestamp()
 
 
 def replication_options(

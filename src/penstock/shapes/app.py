@@ -107,7 +107,10 @@ class ShapesApp:
         url = await ops.start(self._settings.ops.host, self._settings.ops.port)
         _log.info("started", slot=self._settings.replication.slot, ops=url, shapes=len(self._file.shapes))
         monitor = SlotMonitor.of(
-            self._settings.replication, self._settings.leader, on_slot=self._board.note_slot
+            self._settings.replication,
+            self._settings.leader,
+            on_slot=self._board.note_slot,
+            on_clock=self._board.note_clock,
         )
         watching = asyncio.create_task(monitor.run(), name="slot monitor")
         showing = asyncio.create_task(self._progress.run(self._lines, self._phase), name="progress")

@@ -202,6 +202,10 @@ class KinesisClient:
         trouble = self._credentials.trouble
         return None if trouble is None else f"{trouble.code}: {trouble.message}"
 
+    def credentials_expire_at(self) -> float | None:
+        """When the credentials at hand expire, as time.time() tells time; None: never, or there are none."""
+        return self._credentials.expires_at
+
     def close(self) -> None:
         """Close idle connections, and look for credentials no more."""
         self._credentials.close()
