@@ -288,7 +288,7 @@ def _status(arguments: argparse.Namespace) -> int:
     # Both services have these settings, and shapes need no others.
     ops = load_shapes_settings().ops
     url = (arguments.url or f"http://{ops.host}:{ops.port}").rstrip("/")
-    status = ask(url)
+    status = ask(url, ops.secret)
     print(as_json(status) if arguments.json else as_text(status, url))
     return exit_code(status)
 

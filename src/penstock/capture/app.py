@@ -14,6 +14,7 @@ from penstock.capture.slot_memory import SlotMemory
 from penstock.kinesis.aws.outcome import Failed
 from penstock.kinesis.write.client import KinesisClient
 from penstock.kinesis.write.ports import CaptureSink
+from penstock.ops.access import Access
 from penstock.ops.server import OpsServer
 from penstock.postgres.slot.monitor import SlotMonitor
 from penstock.service.cycle import LeaderCycle
@@ -44,8 +45,10 @@ class CaptureApp:
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT; then end within SHUTDOWN_DRAIN_S and a second, whatever hangs."""
         self._cycle.listen()
-        ops = OpsServer(self._health, self._board.read, self._metrics.exposition)
-        url = await ops.start(self._settings.ops.host, self._settings.ops.port)
+        listen = self._settings.ops
+        access = Access(listen.secret, metrics_open=listen.metrics_open)
+        ops = OpsServer(self._health, self._board.read, self._metrics.exposition, access)
+        url = await ops.start(listen.host, listen.port)
         _log.info("started", slot=self._settings.replication.slot, ops=url)
         for sentence in self._settings.warnings():
             _log.warning("doubtful_setting", note=sentence)

@@ -28,6 +28,7 @@ from penstock.lake.spark.spark_session import open_session, stop_session
 from penstock.lake.storages.opening import Source, open_jobs
 from penstock.model.relation import Relation
 from penstock.model.shape import ShapesFile
+from penstock.ops.access import Access
 from penstock.ops.server import OpsServer, check_port
 from penstock.postgres.catalog.table_catalog import ShapeCatalog
 from penstock.postgres.catalog.table_facts import TableFacts
@@ -103,8 +104,10 @@ class ShapesApp:
         """Serve; returns the exit code."""
         self._cycle.listen()
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hung_up)
-        ops = OpsServer(self._health, self._board.read, self._metrics.exposition)
-        url = await ops.start(self._settings.ops.host, self._settings.ops.port)
+        listen = self._settings.ops
+        access = Access(listen.secret, metrics_open=listen.metrics_open)
+        ops = OpsServer(self._health, self._board.read, self._metrics.exposition, access)
+        url = await ops.start(listen.host, listen.port)
         _log.info("started", slot=self._settings.replication.slot, ops=url, shapes=len(self._file.shapes))
         monitor = SlotMonitor.of(
             self._settings.replication,
