@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from tests.servers.page_stage import PageStage
 
-WATCHED_S = 20.0
+WATCHED_S = 12.0
 MOST_BYTES_A_MINUTE = 100_000
 MOST_OF_A_CORE = 0.01
 

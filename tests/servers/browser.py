@@ -25,6 +25,7 @@ _FLAGS = (
     "--disable-quic",
     "--disable-dev-shm-usage",
     "--no-first-run",
+    "--hide-scrollbars",
     "--no-proxy-server",
     "--disable-background-networking",
     "--disable-component-update",

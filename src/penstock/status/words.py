@@ -13,6 +13,7 @@ from penstock.status.model import CaptureReading, ShapeReading, SlotReading, Sta
 _FIX: Final = " Fix: "
 _SOON_S: Final = 3600.0
 _CLOCK_OFF_S: Final = 1.0
+_LATE_S: Final = 1.0
 
 _ADVICE: Final = {
     f"{Fault.POSTGRES}: ": "see that Postgres is up and reachable; it is tried again by itself",
@@ -100,7 +101,7 @@ def facts(status: Status) -> Iterator[Fact]:
             f"{format_lsn(leading.frontier_lsn)}, {behind} behind what was received"
             f" ({format_lsn(leading.received_lsn)})",
         )
-    if status.behind_s:
+    if status.behind_s >= _LATE_S:
         since = "read" if status.service == "shapes" else "committed"
         yield Fact(
             "behind", f"{status.behind_s:.1f} s since the oldest change was {since} that is not delivered"

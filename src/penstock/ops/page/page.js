@@ -10,7 +10,7 @@ const CHARTS = {
     ["behind_s", "seconds behind", seconds],
     ["lag_bytes", "received and not delivered", bytes],
     ["rate", "records accepted a second", plain],
-    ["fill", "fullest of queue, window and bytes in flight", percent],
+    ["fill", "fullest of queue, window, bytes", percent],
     ["retained_bytes", "WAL that the slot keeps", bytes],
   ],
   shapes: [
@@ -63,12 +63,20 @@ function bytes(value) {
 }
 
 function seconds(value) {
+  if (value > 0 && value < 1) return `${Math.round(value * 1000)} ms`;
   if (value >= 7200) return `${Number((value / 3600).toPrecision(3))} h`;
   return value >= 120 ? `${Number((value / 60).toPrecision(3))} min` : `${Number(value.toPrecision(3))} s`;
 }
 
+function unitOf(highest, format) {
+  if (format === bytes) return 1024 ** Math.max(0, Math.floor(Math.log(highest) / Math.log(1024)));
+  if (format !== seconds || highest < 120) return 1;
+  return highest < 7200 ? 60 : 3600;
+}
+
 function ceiling(highest, format) {
-  const base = format === bytes ? 1024 ** Math.max(0, Math.floor(Math.log(highest) / Math.log(1024))) : 1;
+  // 1, 2, 5, 10 … of whatever the axis is written in.
+  const base = unitOf(highest, format);
   const size = 10 ** Math.floor(Math.log10(highest / base));
   return base * size * [1, 2, 5, 10].find((step) => step * size * base >= highest * 0.9999);
 }
