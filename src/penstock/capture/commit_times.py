@@ -39,7 +39,7 @@ class CommitTimes:
     def __init__(self, most_groups: int = MOST_GROUPS) -> None:
         self._most = most_groups
         self._grain_s = FINEST_S
-        self._groups: deque[Undelivered] = deque()
+        self._groups: deque[_Group] = deque()
 
     @property
     def grain_s(self) -> float:
@@ -52,13 +52,14 @@ class CommitTimes:
 
     def note(self, commit_lsn: int, committed_at: float) -> None:
         """A transaction begins."""
-        self._join(self._groups, Undelivered(commit_lsn, committed_at))
+        groups = self._groups
+        # This is on the path of every transaction; nearly all of them join the last group.
+        if groups and committed_at - (last := groups[-1]).committed_at < self._grain_s:
+            last.add(commit_lsn, committed_at)
+            return
+        groups.append(_Group(commit_lsn, committed_at))
         while len(self._groups) > self._most:
-            self._grain_s *= 2
-            coarser: deque[Undelivered] = deque()
-            for group in self._groups:
-                self._join(coarser, group)
-            self._groups = coarser
+            self._coarsen()
 
     def oldest(self, frontier_lsn: int) -> Undelivered | None:
         """The oldest that is not delivered; None if all are."""
@@ -68,10 +69,27 @@ class CommitTimes:
         if not groups:
             self._grain_s = FINEST_S
             return None
-        return groups[0]
+        return Undelivered(groups[0].commit_lsn, groups[0].committed_at)
 
-    def _join(self, groups: deque[Undelivered], new: Undelivered) -> None:
-        if groups and new.committed_at - groups[-1].committed_at < self._grain_s:
-            groups[-1] = Undelivered(new.commit_lsn, min(new.committed_at, groups[-1].committed_at))
-        else:
-            groups.append(new)
+    def _coarsen(self) -> None:
+        self._grain_s *= 2
+        fewer: deque[_Group] = deque()
+        for group in self._groups:
+            if fewer and group.committed_at - fewer[-1].committed_at < self._grain_s:
+                fewer[-1].add(group.commit_lsn, group.committed_at)
+            else:
+                fewer.append(group)
+        self._groups = fewer
+
+
+class _Group:
+    __slots__ = ("commit_lsn", "committed_at")
+
+    def __init__(self, commit_lsn: int, committed_at: float) -> None:
+        self.commit_lsn = commit_lsn
+        self.committed_at = committed_at
+
+    def add(self, commit_lsn: int, committed_at: float) -> None:
+        self.commit_lsn = commit_lsn
+        if committed_at < self.committed_at:
+            self.committed_at = committed_at

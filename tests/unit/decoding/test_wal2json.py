@@ -94,7 +94,7 @@ def test_a_boundary_has_the_commit_lsn_and_the_end_lsn() -> None:
 def test_a_boundary_says_when_it_was_committed(timestamp: str, seconds: float) -> None:
     payload = f'{{"action":"B","timestamp":"{timestamp}","lsn":"0/1"}}'.encode()
 
-    assert DECODER.transaction(payload).committed_at == pytest.approx(seconds, abs=1e-6)
+    assert Wal2Json().transaction(payload).committed_at == pytest.approx(seconds, abs=1e-6)
 
 
 @pytest.mark.parametrize(
