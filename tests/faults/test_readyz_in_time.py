@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 
@@ -10,8 +11,9 @@ import pytest
 from penstock.local.kinesis import LocalKinesis
 from penstock.local.postgres import PrivatePostgres
 from tests.servers.capture_process import CaptureProcess
-from tests.servers.capture_site import CaptureSite, readiness, wait_until
+from tests.servers.capture_site import CaptureSite, metric, readiness, wait_until
 from tests.servers.fault_proxy import FaultProxy
+from tests.servers.faults import FailRecords
 
 WITHIN_S = 5.0
 OUTAGE_LIMIT_S = 2.0
@@ -59,14 +61,35 @@ def test_kinesis_and_postgres_go_and_come_back(
         site.psql("INSERT INTO t VALUES (1)")
         time.sleep(OUTAGE_LIMIT_S)
         turns(capture, ready=False, sentence="sink: ")
+        wait_until(lambda: metric(capture, "penstock_behind_seconds") > OUTAGE_LIMIT_S + 1, "it gets later")
+        wait_until(lambda: metric(capture, "penstock_frontier_age_seconds") > OUTAGE_LIMIT_S, "it stands")
+        assert metric(capture, "penstock_ready") == 0
         fault_proxy.restore()
         turns(capture, ready=True)
+        wait_until(lambda: metric(capture, "penstock_behind_seconds") == 0, "it is delivered")
+        assert metric(capture, "penstock_ready") == 1
 
         server.stop("fast")
         turns(capture, ready=False, sentence="postgres: ")
         server.start()
         turns(capture, ready=True)
         site.wait_until_confirmed()
+
+
+def test_metrics_of_shards_clock_and_credentials(site: CaptureSite, fault_proxy: FaultProxy) -> None:
+    with site.capture() as capture:
+        capture.wait_for_log("streaming")
+        fault_proxy.inject(FailRecords(at={0}), times=3)
+        site.psql("INSERT INTO t SELECT generate_series(1, 100)")
+        wait_until(lambda: metric(capture, "penstock_sink_records_total") == 100, "all are accepted")
+        metrics = capture.metrics()
+        by_shard = {name: value for name, value in metrics.items() if "kinesis_shard_records_total{" in name}
+        assert sum(by_shard.values()) == 100
+        assert len(by_shard) == 4
+        assert metrics['penstock_kinesis_shard_throttles_total{shard="shardId-000000000002"}'] == 3
+        assert metrics["penstock_credentials_expire_seconds"] == math.inf
+        wait_until(lambda: metric(capture, "penstock_clock_offset_seconds") != 0, "the server was asked")
+        assert abs(metric(capture, "penstock_clock_offset_seconds")) < 1
 
 
 def test_a_slot_that_is_lost(site: CaptureSite, server: PrivatePostgres) -> None:
