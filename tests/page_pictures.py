@@ -24,7 +24,7 @@ class _Picture(NamedTuple):
 
 
 PICTURES = (
-    _Picture("page-light", "light", 1160, 720),
+    _Picture("page-light", "light", 1160, 850),
     _Picture("page-dark", "dark", 1160, 900, shapes=6),
     _Picture("page-narrow", "light", 400, 1300, shapes=4),
 )

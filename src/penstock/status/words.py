@@ -91,9 +91,9 @@ def trouble_of(sentence: str) -> Trouble:
 
 def facts(status: Status) -> Iterator[Fact]:
     """What matters, in order: no zeros that tell nothing, and no row values."""
-    if status.leader is not None:
-        yield Fact("leader", status.leader)
     leading = status.capture or status.shapes
+    if status.leader is not None or leading is not None:
+        yield Fact("leader", status.leader or "this process")
     if leading is not None:
         behind = format_size(max(0, leading.received_lsn - leading.frontier_lsn))
         yield Fact(

@@ -68,7 +68,7 @@ def test_numbers_that_tell_nothing_are_left_out() -> None:
     leading = msgspec.structs.replace(
         STATUS, capture=CAPTURE, clock_offset_s=0.2, credentials_expire_s=7200.0
     )
-    assert [fact.label for fact in facts(leading)] == ["frontier", "slot", "stream"]
+    assert [fact.label for fact in facts(leading)] == ["leader", "frontier", "slot", "stream"]
 
 
 def test_facts() -> None:
