@@ -31,7 +31,8 @@ from penstock.postgres.timeline import ServerIdentity
 from penstock.shapes.definition.shapes_file import load_shapes_file
 from penstock.shapes.flushing.job_runner import JobThreads
 from penstock.shapes.registry.places import open_registry
-from penstock.shapes.verify.verification import ShapeCheck, Verification
+from penstock.shapes.verify.cuts import ShapeCheck
+from penstock.shapes.verify.verification import Verification
 
 _MOST: Final = 1.2
 _SMALL: Final = ("small_1", "small_2", "small_3")

@@ -22,15 +22,16 @@ from penstock.postgres.catalog.table_catalog import ShapeCatalog
 from penstock.postgres.catalog.table_facts import TableFacts
 from penstock.postgres.connection import QUALIFIED_NAMES, connect_replication
 from penstock.postgres.leader.line import LeaderLine
-from penstock.postgres.timeline import identify
+from penstock.postgres.timeline import ServerIdentity, identify
 from penstock.settings.services import ShapesSettings
 from penstock.shapes.definition.shapes_file import ShapeFileError
 from penstock.shapes.flushing.job_runner import JobThreads
 from penstock.shapes.following.drift import compare as drift_of
 from penstock.shapes.registry.places import open_registry
 from penstock.shapes.registry.registry import Registry
+from penstock.shapes.verify.cuts import Say, ShapeCheck
 from penstock.shapes.verify.report import ShapeResult, as_json, exit_code, print_text
-from penstock.shapes.verify.verification import Say, ShapeCheck, Verification
+from penstock.shapes.verify.verification import Verification
 
 _log = structlog.get_logger()
 
@@ -58,9 +59,7 @@ def run_verify(settings: ShapesSettings, file: ShapesFile, run: VerifyRun) -> in
             f"{file.path}: no shape {run.shape!r}. Fix: give --shape one of {', '.join(names)}"
         )
     check_conf(file.storage, run.conf)
-    # Standard output is for the result alone.
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    with _progress() as say:
+    with showing_progress() as say:
         results = asyncio.run(verify(settings, file, run, say))
     if run.json:
         print(as_json(results))
@@ -162,11 +161,7 @@ def _check_of(shape: Shape, registry: Registry, facts: TableFacts | None, decode
 
 async def _check_server(line: LeaderLine, registry: Registry, slot: str) -> None:
     """Refuse a server or a slot that the tables don't come from."""
-    connection = await connect_replication(line.parameters, wal_sender_timeout_s=line.timings.timeout_s)
-    try:
-        identity = await identify(connection)
-    finally:
-        connection.pgconn.finish()
+    identity = await identity_of(line)
     if identity.system_id != registry.system_id:
         raise CannotCompare(
             f"this storage belongs to the database system {registry.system_id}, and the server is"
@@ -184,9 +179,20 @@ async def _check_server(line: LeaderLine, registry: Registry, slot: str) -> None
         )
 
 
+async def identity_of(line: LeaderLine) -> ServerIdentity:
+    """The server at the other end."""
+    connection = await connect_replication(line.parameters, wal_sender_timeout_s=line.timings.timeout_s)
+    try:
+        return await identify(connection)
+    finally:
+        connection.pgconn.finish()
+
+
 @contextmanager
-def _progress() -> Iterator[Say]:
+def showing_progress() -> Iterator[Say]:
     """Say what is being done: on one line that changes if somebody watches, else in the log."""
+    # Standard output is for the result alone.
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     if not sys.stderr.isatty():
         yield lambda text: _log.info("verify", step=text)
         return
