@@ -65,6 +65,7 @@ BEHIND_A_DOOR = {
     "penstock.lake.delta.shape_table": ("lake/delta/", "lake/storages/", "bench/"),
     "penstock.lake.jobs.shape_jobs": ("lake/",),
     "penstock.lake.jobs.verify_jobs": ("lake/",),
+    "penstock.lake.stream.stream_jobs": ("lake/",),
 }
 """What stands behind a door, and who may know it; the others ask at the door."""
 NOT_FOR_CAPTURE = ("pyspark", "moto", "rich")

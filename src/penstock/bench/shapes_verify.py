@@ -134,7 +134,7 @@ async def _snapshot(spark: SparkBench, file: ShapesFile, storage: Path) -> float
 
 async def _verify(spark: SparkBench, file: ShapesFile, slot: str) -> Verified:
     """What the command does for the orders once Spark runs, from the catalog to the result."""
-    registry = open_registry(file.storage).read()
+    registry = open_registry(file.registry_at).read()
     if registry is None:
         raise PenstockError(f"the service has no registry in {file.storage}")
     steps: list[tuple[str, float]] = []

@@ -57,6 +57,7 @@ class Placed(NamedTuple):
     """PutRecord took the record."""
 
     sequence: str
+    shard: str = ""
 
 
 class Refused(NamedTuple):

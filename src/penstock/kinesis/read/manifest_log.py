@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import NamedTuple
 
 from penstock.kinesis.marked.manifest import Manifest, decode, partition_key
@@ -18,6 +19,15 @@ class Place(NamedTuple):
     sequence: int
 
 
+class Arrived(NamedTuple):
+    """A manifest, and when it came."""
+
+    place: Place
+    manifest: Manifest
+    at: datetime
+    """By the clock of Kinesis."""
+
+
 class ManifestLog:
     """Reads the one shard that has a slot's manifests, and those that it was made from or became."""
 
@@ -31,17 +41,32 @@ class ManifestLog:
         A place whose shard has expired is no place any more: everything that is left is read. Whoever
         puts manifests in order sees whether something is missing.
         """
-        for shard, start in self._from(after):
+        return ((found.place, found.manifest) for found in self.arrivals(after))
+
+    def arrivals(self, after: Place | None) -> Iterator[Arrived]:
+        """The same, with the time at which each came."""
+        return self._read(self._from(after))
+
+    def arrivals_since(self, moment: datetime) -> Iterator[Arrived]:
+        """All that came in this second or later, and is there now."""
+        return self._read((shard, Start.arrived(moment)) for shard in self._shards())
+
+    def _read(self, starts: Iterator[tuple[ShardInfo, Start]]) -> Iterator[Arrived]:
+        for shard, start in starts:
             for page in self._client.pages(shard.shard_id, start):
                 for record in page.records:
                     if record.partition_key == self._key:
-                        yield Place(shard.shard_id, record.sequence), self._manifest(shard, record.data)
+                        place = Place(shard.shard_id, record.sequence)
+                        yield Arrived(place, self._manifest(shard, record.data), record.arrived)
                 if page.behind_ms == 0 and not page.is_last:
                     # More can come only here: a shard has children when it is closed.
                     return
 
+    def _shards(self) -> list[ShardInfo]:
+        return parents_first(shard for shard in self._client.shards() if shard.has_key(self._key))
+
     def _from(self, after: Place | None) -> Iterator[tuple[ShardInfo, Start]]:
-        ours = parents_first(shard for shard in self._client.shards() if shard.has_key(self._key))
+        ours = self._shards()
         if after is None or all(shard.shard_id != after.shard for shard in ours):
             yield from ((shard, TRIM_HORIZON) for shard in ours)
             return

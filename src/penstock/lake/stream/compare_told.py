@@ -6,7 +6,7 @@ decides. But a stream tells what has changed since it began, and not what was th
 1. All that it tells of a key is folded: the key's last change decides whether there is a row, and each column
    has the value of the last change that carries it (fold/apply.py).
 2. A column that no change of a key carries is not told: an update leaves unchanged long values out. It is not
-   compared. The same goes for a row whose key has changed, and that had such a value before.
+   compared. Nor is one that an update of the key has left out: it stands under the former key, or nowhere.
 3. A row of Postgres whose key the stream has never named is *untold*: older than the stream's beginning, or
    lost, and nothing tells which. It counts as missing if everything must be told: behind a truncate of the
    table, or because somebody who knows says so.
@@ -16,6 +16,7 @@ decides. But a stream tells what has changed since it began, and not what was th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -26,7 +27,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from penstock.decoding.rows import ABSENT, ACTION
 from penstock.lake.comparison import Comparison, Counts, PostgresAt
 from penstock.lake.fold.apply import UPSERT, fold
-from penstock.lake.fold.key_changes import AT, COLUMN, IN_TABLE, find_sources, is_link, lacked_columns
+from penstock.lake.fold.key_changes import is_link
 from penstock.lake.fold.survey import Survey, survey
 from penstock.lake.jobs.changes import ShapeLayout
 from penstock.lake.jobs.compare import compare
@@ -56,7 +57,9 @@ def compare_told(
 
     `complete`: every row must be told. Raises what the decoder raises.
     """
-    layout = layout_of(shape, postgres.facts, PLUGIN)
+    # What a shape tells was judged when it was published.
+    layout = layout_of(replace(shape, where=None), postgres.facts, PLUGIN)
+    here = _postgres_rows(spark, shape, postgres)
     with plain_errors(layout.relation):
         changes = _decoded(told, layout).persist()
         try:
@@ -64,7 +67,7 @@ def compare_told(
             complete = complete or surveyed.truncated_at is not None
             rows = _folded(changes, surveyed, layout).persist()
             try:
-                return _compared(spark, rows, layout, postgres, complete=complete)
+                return _compared(here, rows, layout, complete=complete)
             finally:
                 rows.unpersist()
         finally:
@@ -93,12 +96,12 @@ def _decoded(told: DataFrame, layout: ShapeLayout) -> DataFrame:
 
 def _folded(changes: DataFrame, surveyed: Survey, layout: ShapeLayout) -> DataFrame:
     """The last of each key: its ACTION, its columns, and which of them are _NOT_TOLD."""
-    net = fold(changes, surveyed, layout.key, layout.stored).rows
+    net = fold(changes, replace(surveyed, linked=False), layout.key, layout.stored).rows
     none = F.array().cast("array<string>")
     absent = F.coalesce(F.col(ABSENT), none)
-    if not surveyed.linked or surveyed.truncated_at is not None:
+    if not surveyed.linked:
         return net.withColumn(_NOT_TOLD, absent).drop(ABSENT)
-    beyond = _beyond(changes, layout.key)
+    beyond = _left_behind(changes, layout.key)
     return (
         net.alias("net")
         .join(beyond.alias("beyond"), _same_key(layout.key, "net", "beyond"), "left")
@@ -110,18 +113,20 @@ def _folded(changes: DataFrame, surveyed: Survey, layout: ShapeLayout) -> DataFr
     )
 
 
-def _beyond(changes: DataFrame, key: Sequence[str]) -> DataFrame:
-    """Keys that rows have moved to, with the columns that only the row of before the stream had."""
-    links = changes.where(is_link()).select(*AT, *map(column_of, key))
-    sources = find_sources(changes, key, lacked_columns(changes)).where(F.col(IN_TABLE)).select(*AT, COLUMN)
-    found = sources.join(links, list(AT)).groupBy(*map(column_of, key))
-    return found.agg(F.collect_set(COLUMN).alias(_SEEN))
+def _left_behind(changes: DataFrame, key: Sequence[str]) -> DataFrame:
+    """Keys that rows have moved to, with the columns that didn't come along."""
+    moved = changes.where(is_link()).select(*map(column_of, key), F.explode(ABSENT).alias(_NOT_TOLD))
+    return moved.groupBy(*map(column_of, key)).agg(F.collect_set(_NOT_TOLD).alias(_SEEN))
 
 
-def _compared(
-    spark: SparkSession, rows: DataFrame, layout: ShapeLayout, postgres: PostgresAt, *, complete: bool
-) -> ToldComparison:
-    here = snapshot_rows(spark, layout.relation, layout.columns, postgres.parts, postgres.snapshot)
+def _postgres_rows(spark: SparkSession, shape: Shape, postgres: PostgresAt) -> DataFrame:
+    layout = layout_of(shape, postgres.facts, PLUGIN)
+    rows = snapshot_rows(spark, layout.relation, layout.columns, postgres.parts, postgres.snapshot)
+    kept = rows if layout.where is None else rows.where(F.expr(layout.where))
+    return kept.select(*[column_of(name) for name in layout.stored])
+
+
+def _compared(here: DataFrame, rows: DataFrame, layout: ShapeLayout, *, complete: bool) -> ToldComparison:
     names = [name for name in layout.stored if name not in layout.key]
     seen = Observation()
     known = rows.select(*[column_of(name) for name in layout.key], F.col(_NOT_TOLD), F.lit(True).alias(_SEEN))

@@ -123,7 +123,7 @@ class Told:
         }
 
     def of(self, relation: Relation) -> DataFrame:
-        """The changes of one table: TX, OP, ACTION and PAYLOAD, in no order."""
+        """The changes of one table or partition: TX, OP, ACTION and PAYLOAD, in no order."""
         return self._everything().where(F.col(RELATION) == str(relation)).drop(RELATION)
 
     def inserted(self, relation: Relation, told: TableTold) -> int:

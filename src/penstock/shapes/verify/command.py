@@ -6,9 +6,10 @@ import asyncio
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
+from psycopg import AsyncConnection
 from rich.console import Console
 
 from penstock.decoding.decoder import Decoder
@@ -16,22 +17,27 @@ from penstock.decoding.plugins import decoder_for
 from penstock.lake.errors import CannotCompare
 from penstock.lake.spark.session_conf import check_conf
 from penstock.lake.spark.spark_session import open_session, stop_session
-from penstock.lake.storages.opening import Source, open_verify_jobs
+from penstock.lake.storages.opening import Source, StreamUrl, open_verify_jobs, stream_of
 from penstock.model.shape import Shape, ShapesFile, definition_hash
+from penstock.model.stream_position import StreamPosition
 from penstock.postgres.catalog.table_catalog import ShapeCatalog
 from penstock.postgres.catalog.table_facts import TableFacts
 from penstock.postgres.connection import QUALIFIED_NAMES, connect_replication
 from penstock.postgres.leader.line import LeaderLine
-from penstock.postgres.timeline import ServerIdentity, identify
+from penstock.postgres.timeline import ServerIdentity, flushed_lsn, identify
 from penstock.settings.services import ShapesSettings
 from penstock.shapes.definition.shapes_file import ShapeFileError
 from penstock.shapes.flushing.job_runner import JobThreads
 from penstock.shapes.following.drift import compare as drift_of
 from penstock.shapes.registry.places import open_registry
 from penstock.shapes.registry.registry import Registry
-from penstock.shapes.verify.cuts import Say, ShapeCheck
-from penstock.shapes.verify.report import ShapeResult, as_json, exit_code, print_text
+from penstock.shapes.verify.cuts import Cuts, Passing, Say, ShapeCheck
+from penstock.shapes.verify.report import SHAPES, STREAM_SHAPES, ShapeResult, as_json, exit_code, print_text
+from penstock.shapes.verify.stream_shapes import StreamShapes
 from penstock.shapes.verify.verification import Verification
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _log = structlog.get_logger()
 
@@ -61,19 +67,25 @@ def run_verify(settings: ShapesSettings, file: ShapesFile, run: VerifyRun) -> in
     check_conf(file.storage, run.conf)
     with showing_progress() as say:
         results = asyncio.run(verify(settings, file, run, say))
+    words = SHAPES if file.registry is None else STREAM_SHAPES
     if run.json:
-        print(as_json(results))
+        print(as_json(results, words))
     else:
-        print_text(results)
+        print_text(results, words)
     return exit_code(results)
 
 
-async def verify(settings: ShapesSettings, file: ShapesFile, run: VerifyRun, say: Say) -> list[ShapeResult]:
-    """Compare; a result for each shape that was asked for, in the order of the file."""
-    registry = await asyncio.to_thread(open_registry(file.storage).read)
+async def verify(
+    settings: ShapesSettings, file: ShapesFile, run: VerifyRun, say: Say, spark: SparkSession | None = None
+) -> list[ShapeResult]:
+    """Compare; a result for each shape that was asked for, in the order of the file.
+
+    On a Spark of its own, unless there is one.
+    """
+    registry = await asyncio.to_thread(open_registry(file.registry_at).read)
     if registry is None:
         raise CannotCompare(
-            f"there is no registry in {file.storage}: nothing was stored there. Fix: run penstock shapes with"
+            f"there is no registry in {file.registry_at}: nothing was stored. Fix: run penstock shapes with"
             " this file first"
         )
     line = line_of(settings)
@@ -89,8 +101,11 @@ async def verify(settings: ShapesSettings, file: ShapesFile, run: VerifyRun, say
                 checks.append(_check_of(shape, registry, facts.get(shape.table), catalog.decoder))
             except CannotCompare as error:
                 results[shape.name] = ShapeResult(shape.name, problem=str(error))
-        if checks:
-            await _compare(settings, file, run, say, registry, checks, line, catalog)
+        comparing = _Comparing(settings, file, run, say, registry, line, catalog)
+        if checks and spark is None:
+            await _on_its_own_spark(comparing, checks)
+        elif checks and spark is not None:
+            await comparing.compare(checks, spark)
         results |= {check.shape.name: check.result() for check in checks}
     return [results[shape.name] for shape in shapes]
 
@@ -100,41 +115,76 @@ def line_of(settings: ShapesSettings) -> LeaderLine:
     return LeaderLine(settings.replication, settings.leader, role="verify", session=QUALIFIED_NAMES)
 
 
-async def _compare(
-    settings: ShapesSettings,
-    file: ShapesFile,
-    run: VerifyRun,
-    say: Say,
-    registry: Registry,
-    checks: list[ShapeCheck],
-    line: LeaderLine,
-    catalog: ShapeCatalog,
-) -> None:
-    say("Spark starts")
-    spark = await asyncio.to_thread(open_session, run.master, "penstock verify", run.conf)
-    threads = JobThreads(settings.change_log.max_flushes)
-    source = Source(registry.system_id, registry.timeline, catalog.decoder.plugin)
-    try:
-        await Verification(
-            checks,
-            jobs=open_verify_jobs(spark, file, source),
-            threads=threads,
-            catalog=catalog,
-            session=await line.connect(),
-            parameters=line.parameters,
-            slot=settings.replication.slot,
-            timeout_s=run.timeout_s,
-            show_values=run.show_values,
-            say=say,
-        ).run()
+class _Comparing(NamedTuple):
+    """What comparisons need to know, whatever the shapes' storage."""
+
+    settings: ShapesSettings
+    file: ShapesFile
+    run: VerifyRun
+    say: Say
+    registry: Registry
+    line: LeaderLine
+    catalog: ShapeCatalog
+
+    async def compare(self, checks: list[ShapeCheck], spark: SparkSession) -> None:
+        """Bring every check to its end."""
+        session = await self.line.connect()
+        stream = stream_of(self.file)
+        if stream is None:
+            await self._compare_tables(checks, spark, session)
+        else:
+            await self._compare_streams(checks, spark, session, stream)
         # A table that was given up meanwhile says nothing.
-        now = await asyncio.to_thread(open_registry(file.storage).read)
+        now = await asyncio.to_thread(open_registry(self.file.registry_at).read)
         for check in checks:
             entry = None if now is None else now.shapes.get(check.shape.name)
-            if entry is None or not entry.has_only_moved_since(registry.shapes[check.shape.name]):
+            if entry is None or not entry.has_only_moved_since(self.registry.shapes[check.shape.name]):
                 check.problem = "its table was altered or given up meanwhile. Fix: verify again"
+
+    async def _compare_tables(
+        self, checks: list[ShapeCheck], spark: SparkSession, session: AsyncConnection
+    ) -> None:
+        plugin = self.catalog.decoder.plugin
+        source = Source(self.registry.system_id, self.registry.timeline, plugin)
+        threads = JobThreads(self.settings.change_log.max_flushes)
+        try:
+            await Verification(
+                checks,
+                jobs=open_verify_jobs(spark, self.file, source),
+                threads=threads,
+                catalog=self.catalog,
+                session=session,
+                parameters=self.line.parameters,
+                slot=self.settings.replication.slot,
+                timeout_s=self.run.timeout_s,
+                show_values=self.run.show_values,
+                say=self.say,
+            ).run()
+        finally:
+            threads.close()
+
+    async def _compare_streams(
+        self, checks: list[ShapeCheck], spark: SparkSession, session: AsyncConnection, stream: StreamUrl
+    ) -> None:
+        plugin, slot = self.catalog.decoder.plugin, self.settings.replication.slot
+        shapes = StreamShapes(
+            spark,
+            stream,
+            cuts=Cuts(self.catalog, self.line.parameters, plugin=plugin, say=self.say),
+            passing=Passing(session, slot, self.run.timeout_s, self.say),
+            say=self.say,
+        )
+        here = StreamPosition(self.registry.timeline, await flushed_lsn(session))
+        await shapes.compare(checks, self.registry.system_id, here, show_values=self.run.show_values)
+
+
+async def _on_its_own_spark(comparing: _Comparing, checks: list[ShapeCheck]) -> None:
+    comparing.say("Spark starts")
+    run = comparing.run
+    spark = await asyncio.to_thread(open_session, run.master, "penstock verify", run.conf)
+    try:
+        await comparing.compare(checks, spark)
     finally:
-        threads.close()
         await asyncio.to_thread(stop_session, spark)
 
 

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
+from psycopg import AsyncConnection
 
 from penstock.errors import PenstockError
 from penstock.lake.comparison import Comparison, Counts, Difference, PostgresAt
 from penstock.lake.errors import CannotCompare
+from penstock.model.lsn import format_lsn
 from penstock.model.shape import Shape
 from penstock.postgres.catalog.table_catalog import ShapeCatalog
 from penstock.postgres.catalog.table_facts import TableFacts
+from penstock.postgres.slot.state import read_slot
 from penstock.postgres.snapshot.export import ExportedSnapshot, export_snapshot
 from penstock.shapes.verify.report import ShapeResult
 
 SHOWN: Final = 10
 """How many differing keys of a shape are printed."""
+
+_POLL_S: Final = 0.2
 
 Say = Callable[[str], None]
 
@@ -72,6 +79,38 @@ class ShapeCheck:
             left_out=self.left_out,
             problem=self.problem,
         )
+
+
+class Passing:
+    """Waits until the service has confirmed a place: then all that it keeps has everything below."""
+
+    def __init__(self, session: AsyncConnection, slot: str, timeout_s: float, say: Say) -> None:
+        self._session = session
+        self._slot = slot
+        self._timeout_s = timeout_s
+        self._say = say
+
+    async def is_running(self) -> bool:
+        """Whether somebody reads the slot."""
+        slot = await read_slot(self._session, self._slot)
+        return slot is not None and slot.active_pid is not None
+
+    async def reach(self, lsn: int) -> None:
+        """Wait; CannotCompare if it takes too long."""
+        self._say(f"waiting until the tables have everything up to {format_lsn(lsn)}")
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            slot = await read_slot(self._session, self._slot)
+            at = 0 if slot is None else slot.confirmed_flush_lsn or 0
+            if at >= lsn:
+                return
+            if time.monotonic() > deadline:
+                raise CannotCompare(
+                    f"slot {self._slot} stood at {format_lsn(at)} after {self._timeout_s:g} s, and the"
+                    f" snapshot is of {format_lsn(lsn)}: the tables don't have everything yet. Fix: raise"
+                    " --timeout, or see what holds penstock shapes up"
+                )
+            await asyncio.sleep(_POLL_S)
 
 
 class Cuts:

@@ -73,7 +73,7 @@ class ShapeResult:
         if self.untold:
             yield (
                 f"{self.untold:,} rows of Postgres are not in the stream: they are older than its beginning,"
-                " or lost. If it has all that ever happened to the table, --complete counts them as missing"
+                " or lost"
             )
         if self.left_out:
             yield f"not compared, because Postgres has dropped them: {', '.join(self.left_out)}"
@@ -96,6 +96,7 @@ class Words(NamedTuple):
 
 SHAPES: Final = Words("shape", "lake")
 STREAM: Final = Words("table", "stream")
+STREAM_SHAPES: Final = Words("shape", "stream")
 
 
 def as_json(results: Sequence[ShapeResult], words: Words = SHAPES) -> str:

@@ -14,18 +14,14 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.decoding.plugins import decoder_for
-from penstock.errors import PenstockError
-from penstock.lake.comparison import Counts, PostgresAt
-from penstock.lake.errors import CannotCompare
 from penstock.lake.spark.session_conf import check_conf
 from penstock.lake.spark.spark_session import open_session, stop_session
-from penstock.lake.stream.compare_told import compare_told, count_rows
-from penstock.lake.stream.told import PLUGIN, StreamPlace, TableTold, Told
+from penstock.lake.stream.told import PLUGIN, StreamPlace, Told
 from penstock.model.relation import Relation
 from penstock.model.shape import Shape
 from penstock.model.stream_position import StreamPosition
 from penstock.postgres.catalog.table_catalog import ShapeCatalog
-from penstock.postgres.catalog.table_facts import FULL, ORDINARY, TableFacts
+from penstock.postgres.catalog.table_facts import ORDINARY
 from penstock.postgres.catalog.table_patterns import parse_patterns
 from penstock.postgres.leader.line import LeaderLine
 from penstock.postgres.timeline import flushed_lsn
@@ -33,6 +29,7 @@ from penstock.settings.services import CaptureSettings
 from penstock.shapes.verify.command import identity_of, showing_progress
 from penstock.shapes.verify.cuts import Cuts, Say, ShapeCheck
 from penstock.shapes.verify.report import STREAM, ShapeResult, as_json, exit_code, print_text
+from penstock.shapes.verify.stream_look import StreamLook
 from penstock.shapes.verify.stream_reading import StreamReading
 
 if TYPE_CHECKING:
@@ -105,11 +102,10 @@ async def verify_stream(
             say(f"waiting until manifests reach {cut.described()}")
             await asyncio.to_thread(reading.read_until, told, cut, run.timeout_s)
             tables = await asyncio.to_thread(told.tables)
+            look = StreamLook(spark, told, tables, run.complete, run.show_values)
             for check in checks:
-                name = check.shape.name
-                say(f"comparing {name}")
-                look = _Look(spark, told, tables.get(name, TableTold()), run)
-                await asyncio.to_thread(look.run, check, places.get(name))
+                say(f"comparing {check.shape.name}")
+                await asyncio.to_thread(look.run, check, places.get(check.shape.name))
         results += [check.result() for check in checks]
     return sorted(results, key=lambda result: result.shape)
 
@@ -145,68 +141,3 @@ def _published(settings: CaptureSettings, tables: Sequence[Relation]) -> list[Re
         if (settings.wal2json.add_tables is None or any(pattern.matches(*each) for pattern in added))
         and not any(pattern.matches(*each) for pattern in filtered)
     ]
-
-
-class _Look:
-    """The comparison of one table. Blocks."""
-
-    def __init__(self, spark: SparkSession, told: Told, table: TableTold, run: StreamRun) -> None:
-        self._spark = spark
-        self._told = told
-        self._table = table
-        self._run = run
-
-    def run(self, check: ShapeCheck, postgres: PostgresAt | None) -> None:
-        """Bring a check to its end; a failure is one table's own."""
-        if postgres is None:
-            return
-        try:
-            self._check_told(check.facts)
-            if check.facts.key:
-                self._compare(check, postgres)
-            else:
-                self._count(check, postgres)
-        except PenstockError as error:
-            check.problem = str(error)
-
-    def _check_told(self, facts: TableFacts) -> None:
-        if self._table.quarantined:
-            raise CannotCompare(
-                f"{self._table.quarantined:,} of its changes are in quarantine, and not in the stream"
-            )
-        if facts.key and not all(leaf.carries(facts.key) for leaf in facts.leaves):
-            raise CannotCompare(
-                f"its updates and deletes don't carry the key ({', '.join(facts.key)}). Fix: ALTER TABLE"
-                f" {facts.relation} REPLICA IDENTITY DEFAULT"
-            )
-
-    def _compare(self, check: ShapeCheck, postgres: PostgresAt) -> None:
-        changes = self._told.of(check.shape.table)
-        found = compare_told(self._spark, changes, check.shape, postgres, complete=self._run.complete)
-        counts = found.comparison.counts
-        check.counts = Counts(counts.postgres, counts.lake)
-        check.untold = found.untold
-        check.add(found.comparison, show_values=self._run.show_values)
-
-    def _count(self, check: ShapeCheck, postgres: PostgresAt) -> None:
-        """A table without a key: its rows can't be told apart, only counted."""
-        facts = check.facts
-        if not all(leaf.replica_identity == FULL for leaf in facts.leaves):
-            raise CannotCompare(
-                "it has no key, and its deletes are not in the stream. Fix: give it a primary key, or ALTER"
-                f" TABLE {facts.relation} REPLICA IDENTITY FULL to have its rows counted"
-            )
-        rows = count_rows(self._spark, check.shape, postgres)
-        # Rows of before the stream may have been deleted in it.
-        told = max(0, self._told.inserted(check.shape.table, self._table))
-        is_whole = self._run.complete or self._table.truncated_at is not None
-        lacking = max(0, rows - told)
-        check.counts = Counts(
-            rows,
-            told,
-            equal=min(rows, told),
-            missing=lacking if is_whole else 0,
-            extra=max(0, told - rows),
-        )
-        check.untold = 0 if is_whole else lacking
-        check.counted = True

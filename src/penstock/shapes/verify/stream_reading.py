@@ -58,6 +58,12 @@ class StreamReading:
         while self._now() < str(up_to) and self._step(told, None):
             pass
 
+    def read_below(self, told: Told, cut: StreamPosition) -> int:
+        """Read what manifests tell now of all below a place; the commit LSN up to which they do."""
+        while self._now() < str(cut) and self._step(told, str(cut)):
+            pass
+        return StreamPosition.parse(self._now()).commit_lsn - 1
+
     def read_until(self, told: Told, up_to: StreamPosition, timeout_s: float) -> None:
         """Read all below a place, and nothing else; CannotCompare if no manifest reaches it in time."""
         deadline: float | None = None

@@ -26,7 +26,6 @@ While the service is stopped, the tables are compared as they are, and it is sai
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Final
@@ -35,18 +34,13 @@ from psycopg import AsyncConnection
 
 from penstock.errors import PenstockError
 from penstock.lake.comparison import Counts, PostgresAt
-from penstock.lake.errors import CannotCompare
 from penstock.lake.ports import VerifyJobs
-from penstock.model.lsn import format_lsn
 from penstock.postgres.catalog.table_catalog import ShapeCatalog
-from penstock.postgres.slot.state import read_slot
 from penstock.postgres.snapshot.change_watch import ChangeWatch, watch_changes
 from penstock.shapes.flushing.job_runner import JobThreads
-from penstock.shapes.verify.cuts import Cuts, Say, ShapeCheck
+from penstock.shapes.verify.cuts import Cuts, Passing, Say, ShapeCheck
 
 LOOKS_AGAIN: Final = 5
-
-_POLL_S: Final = 0.2
 
 
 class Verification:
@@ -72,18 +66,14 @@ class Verification:
         self._threads = threads
         self._plugin = catalog.decoder.plugin
         self._cuts = Cuts(catalog, parameters, plugin=self._plugin, say=say)
-        self._session = session
+        self._passing = Passing(session, slot, timeout_s, say)
         self._parameters = parameters
-        self._slot = slot
-        self._timeout_s = timeout_s
         self._show_values = show_values
         self._say = say
 
     async def run(self) -> None:
         """Bring every check to its end. PenstockError if none can be."""
-        slot = await read_slot(self._session, self._slot)
-        running = slot is not None and slot.active_pid is not None
-        await self._first_look(running=running)
+        await self._first_look(running=await self._passing.is_running())
         for _ in range(LOOKS_AGAIN):
             if not any(check.open_keys for check in self._checks):
                 return
@@ -97,7 +87,7 @@ class Verification:
                 return
             exported, places = taken
             if running:
-                await self._until_passed(exported.cut_lsn)
+                await self._passing.reach(exported.cut_lsn)
 
             async def compare(check: ShapeCheck) -> None:
                 self._say(f"comparing {check.shape.name}")
@@ -129,7 +119,7 @@ class Verification:
             if taken is None:
                 return
             exported, places = taken
-            await self._until_passed(exported.cut_lsn)
+            await self._passing.reach(exported.cut_lsn)
 
             async def compare(check: ShapeCheck) -> None:
                 await self._compare_again(check, places[check.shape.name], watch)
@@ -145,22 +135,6 @@ class Verification:
             comparison = await run(self._jobs.compare_keys, shape, postgres, lake, keys)
             await run(lambda: check.add(comparison, show_values=self._show_values))
         check.keys = keys.unclear
-
-    async def _until_passed(self, lsn: int) -> None:
-        self._say(f"waiting until the tables have everything up to {format_lsn(lsn)}")
-        deadline = time.monotonic() + self._timeout_s
-        while True:
-            slot = await read_slot(self._session, self._slot)
-            at = 0 if slot is None else slot.confirmed_flush_lsn or 0
-            if at >= lsn:
-                return
-            if time.monotonic() > deadline:
-                raise CannotCompare(
-                    f"slot {self._slot} stood at {format_lsn(at)} after {self._timeout_s:g} s, and the"
-                    f" snapshot is of {format_lsn(lsn)}: the tables don't have everything yet. Fix: raise"
-                    " --timeout, or see what holds penstock shapes up"
-                )
-            await asyncio.sleep(_POLL_S)
 
 
 async def _each(checks: Sequence[ShapeCheck], work: Callable[[ShapeCheck], Awaitable[None]]) -> None:
