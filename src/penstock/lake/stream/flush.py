@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-import msgspec
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -60,9 +59,6 @@ _BEFORE_THE_ROW: Final = 5
 
 _Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
-_encode_part: Final = msgspec.json.Encoder().encode
-_decode_part: Final = msgspec.json.Decoder(Part).decode
-
 
 class Flush(NamedTuple):
     """What is told by a flush, and how."""
@@ -84,7 +80,7 @@ def publish(spark: SparkSession, flush: Flush, ranges: Sequence[ChangePart]) -> 
         records = judged.mapInArrow(_rendering(flush), from_arrow_schema(_RECORDS))
         ordered = records.repartition(tasks, _KEY).sortWithinPartitions(_TX, _OP)
         published = ordered.mapInArrow(_publishing(flush), f"{_PART} binary").collect()
-    return together(_decode_part(row[_PART]) for row in published)
+    return together(Part.decode(row[_PART]) for row in published)
 
 
 def open_client(place: StreamPlace, marks_stream: str | None = None) -> KinesisClient:
@@ -180,7 +176,7 @@ def _publishing(flush: Flush) -> _Work:
                 tally = TaskPublisher(flush.place.stream, client).publish(_events(flush, batches))
             finally:
                 client.close()
-            part = _encode_part(Part.of(tally, flush.history))
+            part = Part.of(tally, flush.history).encode()
             yield pa.RecordBatch.from_arrays([pa.array([part], pa.binary())], names=[_PART])
 
     return work

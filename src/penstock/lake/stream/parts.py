@@ -24,6 +24,15 @@ class Part(msgspec.Struct, frozen=True):
         """What a task has counted."""
         return cls(tally.records, tally.size_bytes, tally.shards(), tally.tables(history))
 
+    @classmethod
+    def decode(cls, data: bytes) -> Part:
+        """Read what `encode` has written."""
+        return msgspec.json.decode(data, type=cls)
+
+    def encode(self) -> bytes:
+        """For the way to the driver."""
+        return msgspec.json.encode(self)
+
 
 def together(parts: Iterable[Part]) -> Part:
     """All of them as one."""

@@ -34,6 +34,7 @@ def test_ranges_go_by_number_and_counts_add_up() -> None:
 
 def test_no_part_and_too_many_tables() -> None:
     assert together([]) == Part()
+    assert Part.decode(Part(1, 2, {"s": ShardRange("1", "2", 3)}, "*").encode()).shards["s"].count == 3
     many = [Part(1, 1, {}, {f"public.t{number}": TableMark(1, None)}) for number in range(MOST_TABLES + 1)]
     assert together(many).tables == "*"
     assert together([Part(tables="*"), Part(tables={"public.t": TableMark(1, None)})]).tables == "*"
