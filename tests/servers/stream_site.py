@@ -26,7 +26,8 @@ class StreamSite(ShapesSite):
         self.file.write_text(f'storage = "kinesis://{self.stream}"\nregistry = "./kept"\n{tables}\n')
 
     def env(self, **over: str) -> dict[str, str]:
-        return {**self.kinesis.env(), "LOG_DIR": str(self.directory / "log"), **over}
+        own = {"LOG_DIR": str(self.directory / "log"), "STALL_S": "170"}
+        return {**self.kinesis.env(), **own, **over}
 
     def marked(self, shape: str) -> MarkedStream:
         return MarkedStream(self.kinesis.read_all(self.stream), shape)

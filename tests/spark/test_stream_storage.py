@@ -157,7 +157,7 @@ def test_a_snapshot_again_is_a_gap_for_readers(site: StreamSite, run_once: RunOn
 def test_a_filter_needs_the_old_rows(site: StreamSite, run_once: RunOnce) -> None:
     site.sql("ALTER TABLE lines REPLICA IDENTITY DEFAULT")
     site.write_file(shape_lines("lines", 'where = "v > 1"'))
-    assert run_once(site, **site.env()) == 1
+    assert run_once(site, **site.env(STALL_S="3")) == 1
     assert not site.marked("lines").manifests
 
 
