@@ -6,7 +6,7 @@ import asyncio
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 from psycopg import AsyncConnection
@@ -15,13 +15,14 @@ from rich.console import Console
 from penstock.decoding.decoder import Decoder
 from penstock.decoding.plugins import decoder_for
 from penstock.lake.errors import CannotCompare
-from penstock.lake.spark.session_conf import check_conf
+from penstock.lake.spark.session_conf import check_conf, for_short_work
 from penstock.lake.spark.spark_session import open_session, stop_session
 from penstock.lake.storages.opening import Source, StreamUrl, open_verify_jobs, stream_of
 from penstock.model.shape import Shape, ShapesFile, definition_hash
 from penstock.model.stream_position import StreamPosition
 from penstock.postgres.catalog.table_catalog import ShapeCatalog
 from penstock.postgres.catalog.table_facts import TableFacts
+from penstock.postgres.catalog.table_sizes import total_bytes
 from penstock.postgres.connection import QUALIFIED_NAMES, connect_replication
 from penstock.postgres.leader.line import LeaderLine
 from penstock.postgres.timeline import ServerIdentity, flushed_lsn, identify
@@ -38,6 +39,9 @@ from penstock.shapes.verify.verification import Verification
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_SHORT_WORK_BYTES: Final = 32 << 20
+"""Tables of this size in all are compared in seconds, most of which Java spends on its own start."""
 
 _log = structlog.get_logger()
 
@@ -179,9 +183,12 @@ class _Comparing(NamedTuple):
 
 
 async def _on_its_own_spark(comparing: _Comparing, checks: list[ShapeCheck]) -> None:
-    comparing.say("Spark starts")
     run = comparing.run
-    spark = await asyncio.to_thread(open_session, run.master, "penstock verify", run.conf)
+    relations = [leaf.relation for each in checks for leaf in each.facts.leaves]
+    size_bytes = await total_bytes(await comparing.line.connect(), relations)
+    conf = for_short_work(run.master, run.conf) if size_bytes <= _SHORT_WORK_BYTES else run.conf
+    comparing.say("Spark starts")
+    spark = await asyncio.to_thread(open_session, run.master, "penstock verify", conf)
     try:
         await comparing.compare(checks, spark)
     finally:
