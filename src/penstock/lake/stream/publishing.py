@@ -14,8 +14,8 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
+from penstock.kinesis.aws.backoff import full_jitter
 from penstock.kinesis.aws.outcome import Accepted, Answered, Entry, Failed, Outcome, Refused, Result, judge
-from penstock.kinesis.write.backoff import full_jitter
 from penstock.kinesis.write.batcher import MicroBatcher
 from penstock.kinesis.write.event import ChangeEvent
 from penstock.kinesis.write.marks import Tally

@@ -7,13 +7,13 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from penstock.kinesis.aws.backoff import full_jitter
 from penstock.kinesis.aws.outcome import Placed
 from penstock.kinesis.marked.manifest import Manifest, decode, encode, partition_key
 from penstock.kinesis.read.client import StreamClient
 from penstock.kinesis.read.errors import StreamReadError
 from penstock.kinesis.read.manifest_log import ManifestLog
 from penstock.kinesis.read.marked_ranges import ShardSpan, read_span
-from penstock.kinesis.write.backoff import full_jitter
 from penstock.kinesis.write.ports import MarkSink
 from penstock.lake.errors import StorageFailed, StorageRefused
 
