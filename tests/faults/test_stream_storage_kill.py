@@ -30,18 +30,18 @@ def site(
 def test_kill_in_the_middle_of_a_flush(site: StreamSite, fault_proxy: FaultProxy) -> None:
     env = site.env(AWS_ENDPOINT_URL_KINESIS=fault_proxy.url)
     with site.shapes(**env) as first:
-        first.wait_for_log("snapshot_done", 120)
+        first.wait_for_log("snapshot_done", 180)
         # One key is never taken: the flush has published all others, and can't end.
         fault_proxy.inject(FailRecords(keys={"public.lines/7"}))
         site.sql(f"INSERT INTO lines SELECT id, 0 FROM generate_series(1, {ROWS}) id")
-        site.wait_until(lambda: len(site.kinesis.read_all(site.stream)) >= ROWS, 60, running=first)
+        site.wait_until(lambda: len(site.kinesis.read_all(site.stream)) >= ROWS, 180, running=first)
         first.kill9()
     assert site.transactions("lines") == [], "what no manifest speaks of is nobody's"
     fault_proxy.clear()
     site.sql("UPDATE lines SET v = v + 1")
     site.wait_until_nobody_leads()
     with site.shapes(**env) as second:
-        site.wait_until(lambda: sum(map(len, site.transactions("lines"))) >= 2 * ROWS, 120, running=second)
+        site.wait_until(lambda: sum(map(len, site.transactions("lines"))) >= 2 * ROWS, 180, running=second)
         second.stop()
         assert second.wait(60) == 0
     inserts, updates = site.transactions("lines")
