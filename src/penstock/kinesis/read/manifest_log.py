@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import datetime
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple
 
 from penstock.kinesis.marked.manifest import Manifest, decode, partition_key
-from penstock.kinesis.read.client import TRIM_HORIZON, Start, StreamClient
+from penstock.kinesis.read.client import TRIM_HORIZON, ReadRecord, Start, StreamClient
 from penstock.kinesis.read.errors import StreamReadError
 from penstock.kinesis.read.shards import ShardInfo, parents_first
+
+_BACK: Final = tuple(timedelta(minutes=12**step) for step in range(6))
+"""How far the parts of `backwards` reach: a minute, twelve of them, 2.4 hours, … half a year."""
 
 
 class Place(NamedTuple):
@@ -17,15 +20,6 @@ class Place(NamedTuple):
 
     shard: str
     sequence: int
-
-
-class Arrived(NamedTuple):
-    """A manifest, and when it came."""
-
-    place: Place
-    manifest: Manifest
-    at: datetime
-    """By the clock of Kinesis."""
 
 
 class ManifestLog:
@@ -41,32 +35,51 @@ class ManifestLog:
         A place whose shard has expired is no place any more: everything that is left is read. Whoever
         puts manifests in order sees whether something is missing.
         """
-        return ((found.place, found.manifest) for found in self.arrivals(after))
-
-    def arrivals(self, after: Place | None) -> Iterator[Arrived]:
-        """The same, with the time at which each came."""
-        return self._read(self._from(after))
-
-    def arrivals_since(self, moment: datetime) -> Iterator[Arrived]:
-        """All that came in this second or later, and is there now."""
-        return self._read((shard, Start.arrived(moment)) for shard in self._shards())
-
-    def _read(self, starts: Iterator[tuple[ShardInfo, Start]]) -> Iterator[Arrived]:
-        for shard, start in starts:
+        for shard, start in self._from(after):
             for page in self._client.pages(shard.shard_id, start):
                 for record in page.records:
                     if record.partition_key == self._key:
-                        place = Place(shard.shard_id, record.sequence)
-                        yield Arrived(place, self._manifest(shard, record.data), record.arrived)
+                        yield Place(shard.shard_id, record.sequence), self._manifest(shard, record.data)
                 if page.behind_ms == 0 and not page.is_last:
                     # More can come only here: a shard has children when it is closed.
                     return
 
-    def _shards(self) -> list[ShardInfo]:
+    def backwards(self) -> Iterator[Iterator[tuple[Place, Manifest]]]:
+        """All that is there, in parts: those of the last minute, of eleven minutes before, and so on.
+
+        Each part is in its own order, and has to be read before the next one is asked for. So whoever looks
+        for something recent doesn't pay for the age of a stream.
+        """
+        ours = self._ours()
+        now = self._client.listed_at or datetime.now(UTC)
+        begun: dict[str, int] = {}
+        for start in (*(Start.arrived(now - back) for back in _BACK), TRIM_HORIZON):
+            yield self._part(ours, start, begun)
+
+    def _part(
+        self, ours: Sequence[ShardInfo], start: Start, begun: dict[str, int]
+    ) -> Iterator[tuple[Place, Manifest]]:
+        """From `start` up to where newer parts have begun. Times of arrival need not ascend; numbers do."""
+        for shard in ours:
+            for record in self._records(shard, start, begun.get(shard.shard_id)):
+                begun[shard.shard_id] = min(record.sequence, begun.get(shard.shard_id, record.sequence))
+                if record.partition_key == self._key:
+                    yield Place(shard.shard_id, record.sequence), self._manifest(shard, record.data)
+
+    def _records(self, shard: ShardInfo, start: Start, end: int | None) -> Iterator[ReadRecord]:
+        for page in self._client.pages(shard.shard_id, start):
+            for record in page.records:
+                if end is not None and record.sequence >= end:
+                    return
+                yield record
+            if page.behind_ms == 0 and not page.is_last:
+                return
+
+    def _ours(self) -> list[ShardInfo]:
         return parents_first(shard for shard in self._client.shards() if shard.has_key(self._key))
 
     def _from(self, after: Place | None) -> Iterator[tuple[ShardInfo, Start]]:
-        ours = self._shards()
+        ours = self._ours()
         if after is None or all(shard.shard_id != after.shard for shard in ours):
             yield from ((shard, TRIM_HORIZON) for shard in ours)
             return

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import time
-from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from penstock.kinesis.aws.backoff import full_jitter
@@ -19,8 +18,6 @@ from penstock.lake.errors import StorageFailed, StorageRefused
 
 REST_S: Final = 600.0
 """A shape at rest says again where it is, so that retention doesn't take its last word."""
-_LOOK_BACK: Final = (timedelta(minutes=30), timedelta(hours=6))
-"""So far back the last manifest is looked for, before everything is read."""
 _PATIENCE_S: Final = 60.0
 
 
@@ -38,10 +35,8 @@ class ShapeMarks:
 
     def last(self) -> Manifest | None:
         """The one that reaches furthest; None if there is none. StorageRefused if it is another server's."""
-        log, now = ManifestLog(self._stream, self._shape), datetime.now(UTC)
-        for back in (*_LOOK_BACK, None):
-            arrived = log.arrivals(None) if back is None else log.arrivals_since(now - back)
-            found = max((each.manifest for each in arrived), key=lambda each: each.resolved, default=None)
+        for part in ManifestLog(self._stream, self._shape).backwards():
+            found = max((manifest for _, manifest in part), key=lambda each: each.resolved, default=None)
             if found is not None:
                 return self._ours(found)
         return None
