@@ -178,7 +178,7 @@ class ShapesApp:
             self._settings,
             Order(
                 self._file,
-                open_registry(self._file.storage),
+                open_registry(self._file.registry_at),
                 self._log_directory(),
                 self._resnapshot,
                 self._run.once,
@@ -195,7 +195,8 @@ class ShapesApp:
     def _make_jobs(self, file: ShapesFile, identity: ServerIdentity) -> ShapeJobs:
         self._identity = identity
         plugin = self._settings.replication.output_plugin
-        return open_jobs(self._spark, file, Source(identity.system_id, identity.timeline, plugin))
+        source = Source(identity.system_id, identity.timeline, plugin, identity.switch_points)
+        return open_jobs(self._spark, file, source)
 
     async def _check_shapes(self) -> None:
         """Refuse what can't work before anything starts; waits for a Postgres that doesn't answer."""
@@ -251,7 +252,7 @@ class ShapesApp:
     async def _check(self, file: ShapesFile) -> None:
         """ShapeFileError for shapes that can't work."""
         facts, names = await read_facts(self._settings, file)
-        registry = await asyncio.to_thread(open_registry(file.storage).read)
+        registry = await asyncio.to_thread(open_registry(file.registry_at).read)
         refuse(judge(file, facts, names, registry, decoder_of(self._settings)).refused)
         refuse(await asyncio.to_thread(where_refusals, self._spark, file, facts))
 
@@ -350,7 +351,7 @@ def check_without_spark(settings: ShapesSettings, file: ShapesFile, run: Run) ->
     check_conf(file.storage, run.conf)
     settings.change_log.directory_for(file.storage, settings.replication.slot)
     check_port(settings.ops.host, settings.ops.port)
-    registry = open_registry(file.storage).read()
+    registry = open_registry(file.registry_at).read()
     try:
         facts, names = asyncio.run(read_facts(settings, file))
     except PostgresError:

@@ -68,6 +68,7 @@ class Placed(NamedTuple):
     """PutRecord took the record."""
 
     sequence: str
+    shard: str = ""
 
 
 class Refused(NamedTuple):

@@ -280,7 +280,7 @@ def _read_placed(content: bytes) -> Placed | Failed:
     with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
         entry = _decode_entry(content)
         if entry.sequence:
-            return Placed(entry.sequence)
+            return Placed(entry.sequence, entry.shard)
     return Failed(
         "UnreadableAnswer", "the answer to PutRecord isn't what Kinesis documents", stream_fault=False
     )

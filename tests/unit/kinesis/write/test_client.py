@@ -211,7 +211,7 @@ def test_a_manifest_is_put_as_botocore_would_put_it(
 ) -> None:
     server.answer = Answer(200, b'{"SequenceNumber":"496","ShardId":"shardId-000000000000"}')
 
-    assert client.put_mark(b'{"action":"R"}', "penstock/slot", after) == Placed("496")
+    assert client.put_mark(b'{"action":"R"}', "penstock/slot", after) == Placed("496", "shardId-000000000000")
 
     ordering = {} if after is None else {"SequenceNumberForOrdering": after}
     model = botocore.session.get_session().get_service_model("kinesis")
