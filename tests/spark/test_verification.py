@@ -30,8 +30,9 @@ from penstock.postgres.leader.lock import slot_hash64
 from penstock.postgres.snapshot.export import ExportedSnapshot
 from penstock.postgres.stream.replication import ReplicationStream
 from penstock.shapes.flushing.job_runner import JobThreads
+from penstock.shapes.verify.cuts import Led, ShapeCheck
 from penstock.shapes.verify.report import ShapeResult
-from penstock.shapes.verify.verification import LOOKS_AGAIN, ShapeCheck, Verification
+from penstock.shapes.verify.verification import LOOKS_AGAIN, Verification
 
 SLOT = "verified"
 WAITING = "waiting until the tables"
@@ -133,9 +134,7 @@ async def verify(
                 catalog=catalog,
                 session=session,
                 parameters=parameters,
-                slot=SLOT,
-                lock_key=slot_hash64(SLOT),
-                read_ceiling=lambda: 0,
+                led=Led(SLOT, slot_hash64(SLOT), lambda: 0),
                 timeout_s=timeout_s,
                 show_values=True,
                 say=say,

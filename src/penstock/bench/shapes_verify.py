@@ -32,7 +32,8 @@ from penstock.postgres.timeline import ServerIdentity
 from penstock.shapes.definition.shapes_file import load_shapes_file
 from penstock.shapes.flushing.job_runner import JobThreads
 from penstock.shapes.registry.places import open_registry
-from penstock.shapes.verify.verification import ShapeCheck, Verification
+from penstock.shapes.verify.cuts import Led, ShapeCheck
+from penstock.shapes.verify.verification import Verification
 
 _MOST: Final = 1.2
 _SMALL: Final = ("small_1", "small_2", "small_3")
@@ -134,7 +135,7 @@ async def _snapshot(spark: SparkBench, file: ShapesFile, storage: Path) -> float
 
 async def _verify(spark: SparkBench, file: ShapesFile, slot: str) -> Verified:
     """What the command does for the orders once Spark runs, from the catalog to the result."""
-    registry = open_registry(file.storage).read()
+    registry = open_registry(file.registry_at).read()
     if registry is None:
         raise PenstockError(f"the service has no registry in {file.storage}")
     steps: list[tuple[str, float]] = []
@@ -152,9 +153,7 @@ async def _verify(spark: SparkBench, file: ShapesFile, slot: str) -> Verified:
             catalog=catalog,
             session=session,
             parameters=parameters,
-            slot=slot,
-            lock_key=slot_hash64(slot),
-            read_ceiling=lambda: 0,
+            led=Led(slot, slot_hash64(slot), lambda: 0),
             timeout_s=_PATIENCE_S,
             show_values=False,
             say=lambda step: steps.append((step, time.perf_counter())),

@@ -100,10 +100,10 @@ def check_storage_of(file: ShapesFile, log_directory: Path | None, min_free_byte
     `log_directory` None: there is no log.
     """
     findings = [] if log_directory is None else _log_place(log_directory, min_free_bytes)
-    if "://" not in file.storage:
-        findings.insert(0, _storage(Path(file.storage)))
+    if "://" not in file.registry_at:
+        findings.insert(0, _storage(Path(file.registry_at)))
     try:
-        registry = open_registry(file.storage).read()
+        registry = open_registry(file.registry_at).read()
     except PenstockError as error:
         return [*findings, Finding.from_error("registry", error)]
     if registry is None:

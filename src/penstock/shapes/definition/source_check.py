@@ -54,7 +54,7 @@ def _judge_keys(address: StreamAddress, hours: object, *, ignores: bool) -> Find
 
 
 def _judge_reach(address: StreamAddress, file: ShapesFile, retention: timedelta) -> Finding:
-    registry = open_registry(file.storage).read()
+    registry = open_registry(file.registry_at).read()
     stream = MarkedStream(address)
     try:
         reach = stream.reach(
