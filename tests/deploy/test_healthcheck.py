@@ -37,7 +37,7 @@ def port() -> Iterator[int]:
 
 def _check(**env: str) -> int:
     environ = {"PATH": os.environ["PATH"], "http_proxy": "http://127.0.0.1:9", **env}
-    command = [sys.executable, "-I", DEPLOY / "healthcheck.py"]
+    command = [sys.executable, "-I", str(DEPLOY / "healthcheck.py")]
     return subprocess.run(command, env=environ, stderr=subprocess.DEVNULL, check=False, timeout=30).returncode
 
 

@@ -120,11 +120,12 @@ def test_capture_checks_streams_and_ends_as_process_1(capture_image: Image, site
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert {finding["level"] for finding in json.loads(checked.stdout)} <= {"ok", "warn"}
 
-    env = site.env(OPS_PORT="0")
-    with CaptureProcess({}, program=capture_image.command(env, capture_image.config["Cmd"])) as capture:
+    program = capture_image.command(site.env(OPS_PORT=0))
+    with CaptureProcess({}, capture_image.config["Cmd"], program=program) as capture:
         wait_for_phase(capture, "streaming", timeout=30)
         site.psql("INSERT INTO orders SELECT id, 'new' FROM generate_series(1, 100) AS id")
-        wait_until(lambda: len(site.kinesis.records(site.stream)) == 100, "all records are in the stream")
+        committed = site.wal_end()
+        wait_until(lambda: len(site.kinesis.read_all(site.stream)) == 100, "all records are in the stream")
         ops = capture.events("started")[0]["ops"]
         healthcheck = capture_image.command(
             {"OPS_PORT": ops.rpartition(":")[2]}, entrypoint=capture_image.config["Healthcheck"]["Test"][1:]
@@ -133,7 +134,7 @@ def test_capture_checks_streams_and_ends_as_process_1(capture_image: Image, site
         # From outside of its namespace: only a handler makes process 1 hear it.
         os.kill(_init_pid(capture), signal.SIGTERM)
         assert capture.wait(15) == 0
-        site.wait_until_confirmed()
+        site.wait_until_confirmed(committed)
 
 
 def test_shapes_check_and_copy_without_a_network(
@@ -150,19 +151,19 @@ def test_shapes_check_and_copy_without_a_network(
     (place / "config" / "shapes.toml").write_text(SHAPES.replace("/lake", "/mnt"))
     config = ("--config", "/media/shapes.toml")
 
-    def command(*arguments: str) -> list[str]:
-        return shapes_image.command(env, arguments, mounts=mounts, network=False)
+    program = shapes_image.command(env, mounts=mounts, network=False)
 
-    checked = subprocess.run(command("check", *config), capture_output=True, text=True, check=False)
+    checked = subprocess.run([*program, "check", *config], capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout + checked.stderr
-    with CaptureProcess({}, program=command("shapes", *config)) as shapes:
+    with CaptureProcess({}, ("shapes", *config), program=program) as shapes:
         table = place / "lake" / "orders"
         wait_until(lambda: (table / "_delta_log").is_dir(), "the snapshot is taken", timeout=120)
         site.psql("UPDATE orders SET status = 'sent' WHERE id <= 10")
         sent = [("status", "=", "sent")]
 
         def has_them() -> bool:
-            return DeltaTable(table).to_pyarrow_table(columns=["id"], filters=sent).num_rows == 10
+            rows: int = DeltaTable(table).to_pyarrow_table(columns=["id"], filters=sent).num_rows
+            return rows == 10
 
         wait_until(has_them, "the update is in the table", timeout=60)
         assert DeltaTable(table).to_pyarrow_table().num_rows == 1000
