@@ -22,6 +22,7 @@ _ENTER: Final = """
 set -e
 root=$1; shift
 mount --bind "$root" "$root"
+printf '127.0.0.1 localhost %s\n' "$(hostname)" >"$root/etc/hosts"
 mount -t tmpfs tmpfs "$root/tmp"
 chmod 1777 "$root/tmp"
 mount -t proc proc "$root/proc"

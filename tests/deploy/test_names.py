@@ -26,7 +26,14 @@ LIBPQ = {option.envvar.decode() for option in pq.Conninfo.get_defaults() if opti
 # Of programs that run beside or before us.
 OTHERS = {
     *("DEBIAN_FRONTEND", "PIP_DISABLE_PIP_VERSION_CHECK", "PIP_NO_CACHE_DIR", "PIP_ROOT_USER_ACTION"),
-    *("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED", "PYSPARK_PYTHON", "XDG_CACHE_HOME", "SPARK_LOCAL_DIRS"),
+    *(
+        "PYTHONDONTWRITEBYTECODE",
+        "PYTHONUNBUFFERED",
+        "PYSPARK_PYTHON",
+        "XDG_CACHE_HOME",
+        "SPARK_LOCAL_DIRS",
+        "SPARK_LOCAL_IP",
+    ),
     *("EXECUTOR_IMAGE", "POD_IP", "POD_NAME", "POD_NAMESPACE"),
 }
 OTHERS_OF_SPARK = re.compile(
