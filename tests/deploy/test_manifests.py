@@ -150,9 +150,11 @@ def test_secrets_are_mounted_and_nowhere_written_down() -> None:
 
 
 @pytest.mark.parametrize("directory", RENDERED)
-def test_the_variables_are_good_settings(directory: str) -> None:
+def test_the_variables_are_good_settings(directory: str, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("0123456789abcdef0123456789abcdef")
     for workload in _workloads(directory):
-        variables = _variables(directory, workload)
+        variables = _variables(directory, workload) | {"OPS_TOKEN_FILE": str(token)}
         is_capture = workload["metadata"]["name"] == "penstock-capture"
         grace_s = workload["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
         [container] = workload["spec"]["template"]["spec"]["containers"]
