@@ -24,10 +24,47 @@ MB = 1_000_000
 CAPTURE_AT_MOST = 260 * MB
 SHAPES_AT_MOST = 1_500 * MB
 SHAPES = """
-storage = "/lake"
+storage = "/mnt"
 [[shape]]
 name = "orders"
 table = "public.orders"
+"""
+# A driver that waits for executors, and an executor that is started as Spark on Kubernetes starts it.
+EXECUTOR = """
+import os, subprocess
+from pathlib import Path
+import pyspark
+from pyspark.sql import SparkSession
+
+jars = Path(pyspark.__file__).parent / "jars"
+place = ["--host", "127.0.0.1", "--port", "7077"]
+master = subprocess.Popen(["java", "-cp", f"{jars}/*", "org.apache.spark.deploy.master.Master", *place])
+spark = (
+    SparkSession.builder.master("spark://127.0.0.1:7077")
+    .config("spark.driver.host", "127.0.0.1")
+    .config("spark.driver.port", "7078")
+    .config("spark.ui.enabled", "false")
+    .getOrCreate()
+)
+given = {
+    "SPARK_DRIVER_URL": "spark://CoarseGrainedScheduler@127.0.0.1:7078",
+    "SPARK_EXECUTOR_ID": "1",
+    "SPARK_EXECUTOR_CORES": "1",
+    "SPARK_EXECUTOR_MEMORY": "512m",
+    "SPARK_APPLICATION_ID": spark.sparkContext.applicationId,
+    "SPARK_EXECUTOR_POD_IP": "127.0.0.1",
+    "SPARK_EXECUTOR_POD_NAME": "executor-1",
+    "SPARK_RESOURCE_PROFILE_ID": "0",
+    "SPARK_JAVA_OPT_0": "-Dspark.driver.port=7078",
+    "SPARK_JAVA_OPT_1": "-Dof.our.own=with spaces",
+}
+executor = subprocess.Popen(["spark-executor", "executor"], env={**os.environ, **given})
+ids = spark.range(10, numPartitions=2).rdd.map(lambda row: row.id).collect()
+print("collected", sum(ids), flush=True)
+executor.terminate()
+executor.wait(30)
+master.kill()
+os._exit(0)
 """
 
 
@@ -137,6 +174,12 @@ def test_capture_checks_streams_and_ends_as_process_1(capture_image: Image, site
         site.wait_until_confirmed(committed)
 
 
+def test_an_executor_of_kubernetes_works_for_its_driver(shapes_image: Image) -> None:
+    command = shapes_image.command({}, ("-c", EXECUTOR), entrypoint=("python",), network=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert "collected 45" in done.stdout, done.stdout + done.stderr
+
+
 def test_shapes_check_and_copy_without_a_network(
     shapes_image: Image, site: CaptureSite, postgres: PrivatePostgres, place: Path
 ) -> None:
@@ -148,7 +191,6 @@ def test_shapes_check_and_copy_without_a_network(
         place / "config": "/media",
         postgres.directory: "/run",
     }
-    (place / "config" / "shapes.toml").write_text(SHAPES.replace("/lake", "/mnt"))
     config = ("--config", "/media/shapes.toml")
 
     program = shapes_image.command(env, mounts=mounts, network=False)
