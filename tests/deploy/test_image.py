@@ -199,7 +199,7 @@ def test_shapes_check_and_copy_without_a_network(
     assert checked.returncode == 0, checked.stdout + checked.stderr
     with CaptureProcess({}, ("shapes", *config), program=program) as shapes:
         table = place / "lake" / "orders"
-        wait_until(lambda: (table / "_delta_log").is_dir(), "the snapshot is taken", timeout=120)
+        wait_until(lambda: list(table.glob("_delta_log/*.json")), "the snapshot is taken", timeout=300)
         site.psql("UPDATE orders SET status = 'sent' WHERE id <= 10")
         sent = [("status", "=", "sent")]
 
@@ -207,7 +207,7 @@ def test_shapes_check_and_copy_without_a_network(
             rows: int = DeltaTable(table).to_pyarrow_table(columns=["id"], filters=sent).num_rows
             return rows == 10
 
-        wait_until(has_them, "the update is in the table", timeout=60)
+        wait_until(has_them, "the update is in the table", timeout=180)
         assert DeltaTable(table).to_pyarrow_table().num_rows == 1000
         init = _init_pid(shapes)
         assert _zombies(init) == []
