@@ -19,7 +19,7 @@ check: lint ## Run the linters, then the unit and property tests (under two minu
 
 test: lint ## Run the linters, then all tests, and report what unit and property tests cover (under 40 minutes)
 	$(BIN)/pytest -q -n 2 --cov --cov-report=term:skip-covered tests/unit tests/properties
-	$(BIN)/pytest -q -n 2 --dist loadfile --durations=10 tests/integration tests/spark tests/faults
+	$(BIN)/pytest -q -n 2 --dist loadfile --durations=10 tests/deploy tests/integration tests/spark tests/faults
 
 soak: setup ## Play generated histories against penstock shapes for SOAK_MINUTES (10); compare every table
 	$(BIN)/python -m tests.spark.oracle --minutes $(or $(SOAK_MINUTES),10)
@@ -42,6 +42,8 @@ format: setup ## Format the code, and fix what ruff can fix by itself
 lock: $(BIN)/uv ## Write requirements/* again from pyproject.toml, keeping versions that still fit
 	$(COMPILE) pyproject.toml --output-file requirements/capture.lock
 	$(COMPILE) pyproject.toml --extra demo --extra spark --group dev --output-file requirements/dev.lock
+	$(COMPILE) pyproject.toml --extra spark --constraints requirements/dev.lock --output-file requirements/shapes.lock
+	echo hatchling | $(COMPILE) - --constraints requirements/dev.lock --output-file requirements/build.lock
 	echo uv | $(COMPILE) - --constraints requirements/dev.lock --output-file requirements/bootstrap.txt
 
 $(BIN)/uv:
