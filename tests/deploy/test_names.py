@@ -42,8 +42,6 @@ OTHERS_OF_SPARK = re.compile(
 )
 # Words of Terraform and SQL, not variables.
 WORDS = {"ON_DEMAND", "ON_ERROR_STOP"}
-# These come with the token of the ops port.
-COMING = {"OPS_TOKEN", "OPS_TOKEN_FILE", "OPS_METRICS_OPEN"}
 
 
 def _settings() -> set[str]:
@@ -67,7 +65,7 @@ def _series(metrics: ServiceMetrics) -> set[str]:
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(DEPLOY)))
 def test_every_variable_that_is_named_exists(file: Path) -> None:
     named = set(re.findall(r"\b(?:[A-Z][A-Z0-9]*_[A-Z0-9_]+|PG[A-Z]{3,})\b", file.read_text()))
-    unknown = named - _settings() - LIBPQ - OTHERS - WORDS - COMING
+    unknown = named - _settings() - LIBPQ - OTHERS - WORDS
     assert {name for name in unknown if OTHERS_OF_SPARK.fullmatch(name) is None} == set()
 
 
