@@ -17,6 +17,7 @@ from tests.markdown_pages import ROOT
 
 OTHERS: Final = frozenset(
     {
+        ".",
         "apt-get",
         "aws",
         "buildah",
