@@ -29,7 +29,7 @@ class Fence(NamedTuple):
 
 
 def fences(text: str, *languages: str) -> list[Fence]:
-    """The blocks of code in these languages; of all, if none is named."""
+    """The blocks of code in these languages ("" for those without one); all, if none is named."""
     found = [
         Fence(language, re.sub(rf"^{indent}", "", body, flags=re.MULTILINE))
         for indent, language, body in _FENCE.findall(text)

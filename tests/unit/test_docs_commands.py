@@ -55,7 +55,9 @@ def test_a_block_for_a_terminal_shows_what_is_typed(page: Path) -> None:
 
 @every_page
 def test_commands_in_sentences_exist(page: Path) -> None:
-    mentions = [word for word in words_in_code(page.read_text()) if re.match(r"(penstock|make) [a-z-]", word)]
+    text = page.read_text()
+    synopses = [re.sub(r"[\[\]]", "", line) for fence in fences(text, "") for line in fence.text.splitlines()]
+    mentions = [word for word in words_in_code(text) + synopses if re.match(r"(penstock|make) [a-z-]", word)]
     wrong = [(mention, found) for mention in mentions if (found := mention_complaint(mention)) is not None]
     assert wrong == []
 
