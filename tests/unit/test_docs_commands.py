@@ -33,8 +33,13 @@ def _settings() -> set[str]:
 
 
 def _unknown(variables: list[str]) -> list[str]:
+    """Those that nobody reads; a name in small letters is the shell's own."""
     known = _settings() | NOT_OURS | OF_MAKE | NO_VARIABLES
-    return [name for name in variables if name not in known and not name.startswith(("PG", "AWS_"))]
+    return [
+        name
+        for name in variables
+        if name.isupper() and name not in known and not name.startswith(("PG", "AWS_"))
+    ]
 
 
 @every_page
