@@ -19,7 +19,7 @@ check: lint ## Run the linters, then the unit and property tests (under two minu
 
 test: lint ## Run the linters, then all tests, and report what unit and property tests cover (under 40 minutes)
 	$(BIN)/pytest -q -n 2 --cov --cov-report=term:skip-covered tests/unit tests/properties
-	$(BIN)/pytest --durations=10 tests/integration tests/spark tests/faults
+	$(BIN)/pytest -q -n 2 --dist loadfile --durations=10 tests/integration tests/spark tests/faults
 
 soak: setup ## Play generated histories against penstock shapes for SOAK_MINUTES (10); compare every table
 	$(BIN)/python -m tests.spark.oracle --minutes $(or $(SOAK_MINUTES),10)
@@ -32,7 +32,7 @@ lint: setup ## Check style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: setup ## Format the code, and mend what ruff can mend by itself
+format: setup ## Format the code, and fix what ruff can fix by itself
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 from collections.abc import Iterator
 
 import pytest
+from xdist.remote import Producer
 
 from penstock.local.kinesis import LocalKinesis
 from penstock.local.postgres import PrivatePostgres
+from tests.lanes import Lanes
 from tests.servers.fault_proxy import FaultProxy
 from tests.servers.slots import SlotWatch
 
 LONG_TESTS = "PENSTOCK_LONG_TESTS"
 
 pytest_plugins = ["tests.servers.shapes_fixtures"]
+
+
+def pytest_configure() -> None:
+    """A shell starts what it runs in the background without SIGINT; what tests start would inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -25,6 +34,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     long = [item for item in items if item.get_closest_marker("long") is not None]
     config.hook.pytest_deselected(items=long)
     items[:] = [item for item in items if item not in long]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Lanes | None:
+    """Whole files for each worker (`-n 2 --dist loadfile`): in lanes."""
+    return Lanes(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@
     ├── ProcessFailed, …              a child process of demo, bench or tests (local/penstock_process.py)
     ├── ShapeFileError                a bad shapes file (shapes/definition/shapes_file.py); exit 2
     ├── ShapeStopped                  a table was altered; until somebody acts (shapes/flushing/work.py)
-    ├── ShapeStalled                  a shape that `--once` waits for in vain (shapes/ending.py); exit 1
+    ├── ShapeStalled                  a shape that makes no progress under `--once` (shapes/ending.py); exit 1
     ├── RegistryError                 the registry can't be read or written (shapes/registry/registry.py)
     ├── ChangeLogBroken, …            the log on disk can't be trusted (changelog/errors.py)
     ├── DecodeError                   a value that doesn't fit its column (decoding/rows.py)

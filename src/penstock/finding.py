@@ -21,7 +21,7 @@ class Level(StrEnum):
     WARN = "warn"
     """Capture runs; somebody should know this."""
     FAIL = "fail"
-    """Capture can't run, or loses changes, until it is mended."""
+    """Capture can't run, or loses changes, until it is fixed."""
 
 
 class Finding(NamedTuple):

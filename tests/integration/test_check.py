@@ -148,7 +148,7 @@ class TestServer:
     async def test_a_question_without_an_answer_stops_no_other(
         self, look: Look, site: CaptureSite, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(preflight, "ANSWER_S", 1.0)
+        monkeypatch.setattr(preflight, "ANSWER_S", 3.0)
         monkeypatch.setattr(preflight, "TRIAL_SLOT_S", 0.3)
         with psycopg.connect(site.conninfo) as other:
             other.execute("LOCK TABLE pg_catalog.pg_settings IN ACCESS EXCLUSIVE MODE")

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-import botocore.session
 import pytest
-from moto.server import ThreadedMotoServer
 
 from penstock.finding import Level
 from penstock.kinesis.stream_check import check_quarantine
@@ -18,26 +15,10 @@ REGION = "us-east-1"
 PAYLOAD = bytes(range(256)) * 5000
 
 
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
-
-
 @pytest.fixture
-def client(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """An empty bucket, found as AWS's tools find it."""
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", endpoint)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    client = botocore.session.get_session().create_client("s3", region_name=REGION)
-    client.create_bucket(Bucket="parked")
-    for found in client.list_objects_v2(Bucket="parked").get("Contents", []):
-        client.delete_object(Bucket="parked", Key=found["Key"])
-    return client
+def client(s3: Any) -> Any:
+    s3.create_bucket(Bucket="parked")
+    return s3
 
 
 @pytest.fixture

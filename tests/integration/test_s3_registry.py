@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import Any
 
-import botocore.session
 import pytest
 from botocore.exceptions import ReadTimeoutError
-from moto.server import ThreadedMotoServer
 
 from penstock.shapes.registry.places import S3Registry, open_registry
 from penstock.shapes.registry.registry import FileRegistry, Registry, RegistryError
@@ -17,27 +15,9 @@ OLD = Registry(system_id="7", timeline=1, slot="shapes", ceiling_lsn=100, shapes
 NEW = OLD.with_ceiling(200)
 
 
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
-
-
 @pytest.fixture(autouse=True)
-def bucket(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """An empty bucket, found as AWS's tools find it."""
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", endpoint)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    client = botocore.session.get_session().create_client("s3", region_name="us-east-1")
-    client.create_bucket(Bucket="lake")
-    yield
-    for found in client.list_objects_v2(Bucket="lake").get("Contents", []):
-        client.delete_object(Bucket="lake", Key=found["Key"])
-    client.delete_bucket(Bucket="lake")
+def bucket(s3: Any) -> None:
+    s3.create_bucket(Bucket="lake")
 
 
 def opened() -> S3Registry:

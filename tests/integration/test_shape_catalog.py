@@ -20,6 +20,7 @@ from penstock.model.relation import Relation
 from penstock.postgres.catalog.partition_bounds import DEFAULT, End, RangeBound, bounds_of
 from penstock.postgres.catalog.table_catalog import ShapeCatalog
 from penstock.postgres.catalog.table_facts import IndexFacts, LeafFacts, TableFacts, to_columns
+from penstock.postgres.catalog.table_sizes import total_bytes
 from penstock.postgres.catalog.table_tree import Found, Member, Tree
 from penstock.postgres.connection import PINNED_SESSION, connect
 
@@ -690,3 +691,17 @@ class TestTheSession:
 
         with pytest.raises(ConnectionFailed):
             await place_of(catalog, T)
+
+
+async def test_sizes_count_long_values_and_no_missing_table(
+    postgres: PrivatePostgres, database: str, sql: Sql
+) -> None:
+    long_value = "SELECT string_agg(md5(g::text), '') FROM generate_series(1, 20000) g"
+    sql("CREATE TABLE t (id int PRIMARY KEY, v text)", f"INSERT INTO t VALUES (1, ({long_value}))")
+    session = await connect(conninfo_to_dict(postgres.conninfo(database)))
+    try:
+        assert await total_bytes(session, []) == 0
+        assert await total_bytes(session, public("gone")) == 0
+        assert 300_000 < await total_bytes(session, [T, *public("gone")]) < 3_000_000
+    finally:
+        await session.close()

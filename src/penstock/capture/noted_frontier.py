@@ -37,7 +37,7 @@ class NotePace:
        transaction keeps from being vacuumed, make each one slower.
     4. A note that can't be written is tried again after a pause that doubles from NOTE_EVERY_S to
        LONGEST_RETRY_S. Meanwhile Postgres is told no more than the last one says.
-    5. If waiting is in vain, or lasts longer than LONGEST_HOLD_S, Postgres is told without a note until one
+    5. If waiting doesn't help, or lasts longer than LONGEST_HOLD_S, Postgres is told without a note until one
        is written again: a slot that stands still keeps WAL and holds up vacuum, and a server that has run
        out of disk or of transaction ids could never write one. Whoever leads next may then say a gap that
        is none. While one is being written, Postgres is told no more than that one says.

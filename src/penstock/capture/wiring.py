@@ -16,8 +16,8 @@ from penstock.capture.noted_frontier import NotedFrontier
 from penstock.capture.queue import InflightEventQueue
 from penstock.capture.reader import Reader
 from penstock.decoding.decoder import Decoder
+from penstock.kinesis.aws.backoff import full_jitter
 from penstock.kinesis.marked.prefix import MarkPrefix
-from penstock.kinesis.write.backoff import full_jitter
 from penstock.kinesis.write.batcher import MicroBatcher
 from penstock.kinesis.write.mark_pace import MarkPace
 from penstock.kinesis.write.marker import Marker

@@ -130,6 +130,10 @@ class Decoder(Protocol):
     def plugin(self) -> str:
         """The output plugin's name."""
 
+    @property
+    def refused_option_fix(self) -> str:
+        """Which settings to look at when a server refuses one of the plugin's options."""
+
     def payload(self, raw: memoryview | bytes, /) -> bytes | None:
         """What the server sent, as it travels from here on; None if it says nothing by itself.
 

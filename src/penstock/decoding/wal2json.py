@@ -55,6 +55,10 @@ class Wal2Json:
     """The Decoder of wal2json's format version 2."""
 
     plugin: Final = "wal2json"
+    refused_option_fix: Final = (
+        "WAL2JSON_NUMERIC_AS_STRING needs wal2json 2.6; WAL2JSON_ADD_TABLES and WAL2JSON_FILTER_TABLES take"
+        " schema.table"
+    )
     # By itself, without a function around it: this is the path of every change.
     payload: Final = staticmethod(bytes)
     """Every frame is a payload."""
@@ -193,7 +197,7 @@ class Wal2Json:
         return Wal2JsonKeyScanner()
 
     def left_out(self, notice: str) -> Relation | None:
-        """The table of a change that wal2json has dropped for want of a replica identity."""
+        """The table of a change that wal2json has dropped because it has no replica identity."""
         match = _NO_IDENTITY.search(notice)
         return None if match is None else Relation(*match.groups())
 

@@ -57,7 +57,7 @@ def judge_refusal(settings: KinesisSettings, failed: Failed) -> Finding:
         return Finding.fail(
             "stream",
             f"no AWS credentials can be had: {failed.message}",
-            "mend what gives them out: the role, its token file, the profile, or the way to STS",
+            "fix what gives them out: the role, its token file, the profile, or the way to STS",
         )
     if code.startswith("AccessDenied"):
         return Finding.warn(
@@ -74,7 +74,7 @@ def judge_refusal(settings: KinesisSettings, failed: Failed) -> Finding:
             " or correct KINESIS_STREAM and AWS_REGION",
         )
     if failed.stream_fault:
-        return Finding.fail("stream", f"{code}: {failed.message}", "mend the credentials or the stream")
+        return Finding.fail("stream", f"{code}: {failed.message}", "fix the credentials or the stream")
     return Finding.fail(
         "stream",
         f"Kinesis can't be asked: {code}: {failed.message}",

@@ -14,15 +14,15 @@ class ForeignCommit(TableConflict):
 
 
 class ChangesUnusable(PenstockError):
-    """The log has changes that can't be applied, and nothing in it helps: only a snapshot does."""
+    """The log has changes that can't be applied: only a snapshot helps."""
 
 
 class TableAltered(ChangesUnusable):
-    """The log has changes of a table with other columns than were said: it was altered since."""
+    """The log has changes of a table with other columns than expected: it was altered since."""
 
 
 class OffsetRefused(PenstockError):
-    """The table is already at or past the offset that was to be written, or lacks one that was."""
+    """The table is already at or past the new offset, or lacks an offset that was written."""
 
 
 class StorageFailed(PenstockError):
@@ -38,7 +38,7 @@ class CannotCompare(PenstockError):
 
 
 class JarsMissing(PenstockError):
-    """Delta's jars aren't in the cache, or couldn't be brought there."""
+    """Delta's jars aren't in the cache, and couldn't be downloaded."""
 
 
 class LogStoreMissing(PenstockError):
@@ -46,7 +46,7 @@ class LogStoreMissing(PenstockError):
 
 
 class ConfRefused(PenstockError):
-    """A setting of Spark's that is not the user's to change."""
+    """A setting of Spark that users can't change."""
 
 
 class SparkFailed(PenstockError):
@@ -54,7 +54,7 @@ class SparkFailed(PenstockError):
 
 
 class SparkGone(PenstockError):
-    """Spark itself has ended, and can't be had again in this process."""
+    """Spark itself has ended, and can't be started again in this process."""
 
 
 class SparkError(PenstockError):

@@ -18,7 +18,7 @@ from penstock.errors import (
 )
 
 SLOW_RETRY_S = 30.0
-"""Between two tries of something that only an operator can mend."""
+"""Between two tries of something that only an operator can fix."""
 
 
 class Pace(Enum):
@@ -27,7 +27,7 @@ class Pace(Enum):
     SOON = "soon"
     """After STANDBY_RETRY_INTERVAL_S, at most; a server that comes back is met quickly."""
     SLOW = "slow"
-    """After SLOW_RETRY_S: only an operator can mend it."""
+    """After SLOW_RETRY_S: only an operator can fix it."""
     WHEN_SINK_ANSWERS = "when_sink_answers"
     """Once a probe of the destination succeeds."""
 

@@ -65,6 +65,7 @@ class LineDecoder:
     """
 
     plugin = "lines"
+    refused_option_fix = "there are no options"
 
     def __init__(self) -> None:
         self._names: dict[bytes, bytes] = {}

@@ -72,7 +72,7 @@ class Failed(NamedTuple):
     code: str
     message: str
     stream_fault: bool
-    """True if no retry can help until somebody mends the stream or our right to it."""
+    """True if no retry can help until somebody repairs the stream or our right to it."""
 
 
 class Unsent(NamedTuple):
@@ -119,7 +119,7 @@ STREAM_FAULT_CODES = frozenset(
         "UnrecognizedClientException",
     }
 )
-"""The stream or our right to it has to be mended; never the records' fault."""
+"""The stream or our right to it has to be repaired; never the records' fault."""
 
 
 def classify_error(code: str, message: str) -> Refused | Failed:
@@ -161,15 +161,10 @@ def is_in_order(keys: Sequence[str], entries: Sequence[Entry]) -> bool:
     """Whether all were taken, and a key's records stand in its shard in the order of the request."""
     if any(entry.code for entry in entries):
         return False
+    # The ordinary case, in which there is no order to judge.
     if len(set(keys)) == len(keys):
         return True
-    newest: dict[str, Entry] = {}
-    for key, entry in zip(keys, entries, strict=True):
-        before = newest.get(key)
-        if before is not None and _stands_before(entry, before):
-            return False
-        newest[key] = entry
-    return True
+    return all(outcome is Outcome.ACCEPTED for outcome in judge(keys, entries))
 
 
 def _stands_before(entry: Entry, other: Entry) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
+from penstock.kinesis.aws.backoff import full_jitter
 from penstock.kinesis.aws.session import one_line, open_session
 from penstock.kinesis.read.errors import StreamReadError
 from penstock.kinesis.read.shards import ShardInfo
@@ -101,6 +102,7 @@ class StreamClient:
             "kinesis", region_name=region, endpoint_url=endpoint_url, config=config
         )
         self._called_at: dict[str, float] = {}
+        self._rng = random.Random()  # noqa: S311 - spreads retries, guards nothing
         self.listed_at: datetime | None = None
         """When Kinesis last listed the shards, by its own clock, in whole seconds; None: it doesn't tell."""
 
@@ -157,7 +159,7 @@ class StreamClient:
     def _call(self, operation: str, **request: Any) -> Any:
         """The answer; None for an iterator that has expired. Waits out what may pass."""
         began_at = time.monotonic()
-        backoff_s = _FIRST_BACKOFF_S
+        attempt = 0
         while True:
             try:
                 return getattr(self._client, operation)(**request)
@@ -175,8 +177,10 @@ class StreamClient:
                 raise StreamReadError(
                     f"{self.stream}: {operation} fails for {_PATIENCE_S:.0f} s: {one_line(failed)}"
                 ) from None
-            time.sleep(random.uniform(0, backoff_s))  # noqa: S311 - spreads retries, guards nothing
-            backoff_s = min(_LONGEST_BACKOFF_S, 2 * backoff_s)
+            time.sleep(
+                full_jitter(attempt, self._rng, first_s=_FIRST_BACKOFF_S, longest_s=_LONGEST_BACKOFF_S)
+            )
+            attempt += 1
 
 
 def _date(answer: dict[str, Any]) -> datetime | None:

@@ -19,7 +19,7 @@ class Vouched(Protocol):
 
 
 class Flight:
-    """One request on its way through a thread."""
+    """One request, sent by a thread."""
 
     __slots__ = ("_gate", "has_left", "started_at")
 
@@ -37,9 +37,9 @@ class Flight:
 class SendGate:
     """Lets requests out while the line is fresh and nobody has closed the gate.
 
-    A resolver, a handshake or a thread that gets no time may hold a request up for long. So it is asked for
-    here at the last moment, and not when it sets out. When `close` has returned, nothing leaves any more, and
-    what has left is known: only that has to be waited for before another may lead.
+    A resolver, a handshake or a thread that gets no time may delay a request for long. So permission is
+    asked at the last moment, not when the request starts. Once `close` has returned nothing more leaves, and
+    what has left is known: only that must end before another may lead.
     """
 
     def __init__(self, freshness: Vouched) -> None:

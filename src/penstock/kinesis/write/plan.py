@@ -97,17 +97,13 @@ class PublishPlan:
         self._has_recovered = False
         self._abandoned: list[ChangeEvent] = []
         self._under_way = 0
+        """Requests handed out and not settled."""
         self._held = 0
 
     @property
     def held(self) -> int:
         """Events that the plan is responsible for."""
         return self._held
-
-    @property
-    def under_way(self) -> int:
-        """Requests handed out and not settled."""
-        return self._under_way
 
     @property
     def parked(self) -> int:

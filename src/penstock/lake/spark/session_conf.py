@@ -84,6 +84,16 @@ def with_theirs(ours: Mapping[str, str], theirs: Mapping[str, str]) -> dict[str,
     return conf
 
 
+def for_short_work(master: str, theirs: Mapping[str, str]) -> Mapping[str, str]:
+    """A user's settings for a Spark that lives for seconds: Java compiles for a quick start, not for speed.
+
+    Its better compiler takes one of two cores for as long as the whole work lasts, and pays only later.
+    """
+    if not is_local(master):
+        return theirs
+    return with_theirs({"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}, theirs)
+
+
 def is_local(master: str) -> bool:
     """Whether Spark runs in one process on this machine."""
     return master == LOCAL or master.startswith(f"{LOCAL}[")

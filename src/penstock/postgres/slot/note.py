@@ -73,7 +73,7 @@ class NoteUnwritten(PostgresError):
 
 
 class NoteImpossible(NoteUnwritten):
-    """The note can't be written, and waiting is in vain or makes it worse."""
+    """The note can't be written, and waiting doesn't help or makes it worse."""
 
 
 class NoteRefused(NoteImpossible):

@@ -7,6 +7,7 @@ from typing import LiteralString, NamedTuple
 import psycopg
 from psycopg import AsyncConnection, errors
 
+from penstock.decoding.plugins import decoder_for
 from penstock.errors import (
     DecodingFailed,
     LineLost,
@@ -147,8 +148,8 @@ def translate(error: psycopg.Error, *, slot: str, plugin: str) -> PostgresError:
             return RoleLacksReplication(f"{sentence}. Fix: ALTER ROLE <role> REPLICATION")
         case errors.InvalidParameterValue() | errors.InvalidName() | errors.FeatureNotSupported():
             return PluginOptionRefused(
-                f"{plugin} on this server refuses an option: {sentence}. Fix: WAL2JSON_NUMERIC_AS_STRING"
-                " needs wal2json 2.6; WAL2JSON_ADD_TABLES and WAL2JSON_FILTER_TABLES take schema.table"
+                f"{plugin} on this server refuses an option: {sentence}."
+                f" Fix: {decoder_for(plugin).refused_option_fix}"
             )
         case errors.ObjectNotInPrerequisiteState() if "wal_level" in sentence:
             return WalLevelTooLow(f"{sentence}. Fix: set wal_level = logical and restart Postgres")

@@ -13,7 +13,7 @@ _log = structlog.get_logger()
 
 
 class NoticeAlarm:
-    """Hands on changes that the plugin dropped for want of a replica identity; says each table once.
+    """Passes on changes that the plugin dropped because they have no replica identity; logs each table once.
 
     They are not in the stream, and nothing else tells: only this notice reaches the client. It does so
     before the frames that the server sent behind it are read.

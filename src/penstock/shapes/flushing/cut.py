@@ -36,7 +36,7 @@ class Patience:
     """How long an attempt at a cut may hold slot and log. Time is an argument, monotonic.
 
     Where long transactions follow each other without a gap, an attempt needs the time of two of them. So
-    each that took its time in vain lets the next take twice as long, up to a bound; success forgets it.
+    each that ran out of time lets the next take twice as long, up to a bound; success resets that.
     Whatever the time: an attempt ends when the log is half full, before others have to wait for room.
     """
 

@@ -6,7 +6,7 @@ import asyncio
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import structlog
 from rich.console import Console
@@ -14,12 +14,13 @@ from rich.console import Console
 from penstock.decoding.decoder import Decoder
 from penstock.decoding.plugins import decoder_for
 from penstock.lake.errors import CannotCompare
-from penstock.lake.spark.session_conf import check_conf
+from penstock.lake.spark.session_conf import check_conf, for_short_work
 from penstock.lake.spark.spark_session import open_session, stop_session
 from penstock.lake.storages.opening import Source, open_verify_jobs
 from penstock.model.shape import Shape, ShapesFile, definition_hash
 from penstock.postgres.catalog.table_catalog import ShapeCatalog
 from penstock.postgres.catalog.table_facts import TableFacts
+from penstock.postgres.catalog.table_sizes import total_bytes
 from penstock.postgres.connection import QUALIFIED_NAMES, connect_replication
 from penstock.postgres.leader.line import LeaderLine
 from penstock.postgres.timeline import identify
@@ -31,6 +32,9 @@ from penstock.shapes.registry.places import open_registry
 from penstock.shapes.registry.registry import Registry
 from penstock.shapes.verify.report import ShapeResult, as_json, exit_code, print_text
 from penstock.shapes.verify.verification import Say, ShapeCheck, Verification
+
+_SHORT_WORK_BYTES: Final = 32 << 20
+"""Tables of this size in all are compared in seconds, most of which Java spends on its own start."""
 
 _log = structlog.get_logger()
 
@@ -111,8 +115,11 @@ async def _compare(
     line: LeaderLine,
     catalog: ShapeCatalog,
 ) -> None:
+    session = await line.connect()
+    size_bytes = await total_bytes(session, [leaf.relation for each in checks for leaf in each.facts.leaves])
+    conf = for_short_work(run.master, run.conf) if size_bytes <= _SHORT_WORK_BYTES else run.conf
     say("Spark starts")
-    spark = await asyncio.to_thread(open_session, run.master, "penstock verify", run.conf)
+    spark = await asyncio.to_thread(open_session, run.master, "penstock verify", conf)
     threads = JobThreads(settings.change_log.max_flushes)
     source = Source(registry.system_id, registry.timeline, catalog.decoder.plugin)
     try:
@@ -121,7 +128,7 @@ async def _compare(
             jobs=open_verify_jobs(spark, file, source),
             threads=threads,
             catalog=catalog,
-            session=await line.connect(),
+            session=session,
             parameters=line.parameters,
             slot=settings.replication.slot,
             timeout_s=run.timeout_s,

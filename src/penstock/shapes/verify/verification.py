@@ -8,19 +8,19 @@ While the service runs:
    below P: that is what confirming means. It may have some above P, too.
 2. So a row that is equal now was right. One that differs may have been changed above P, or is wrong: it is
    looked at again, up to RECHECK_LIMIT of them a shape.
-3. For another look a ChangeWatch begins first, then a new snapshot is taken, with the cut Q; the slot is
-   waited for again; then the table's version is fixed, with its offset O. It has every transaction up to O
+3. For another look a ChangeWatch begins first, then a new snapshot is taken, with the cut Q; it waits for
+   the slot again; then the table's version is fixed, with its offset O. It has every transaction up to O
    and none above; the watch tells all changes from before Q up to O.
-4. So for each key it is known which row Postgres had at O: that of the snapshot if no change is about it, and
-   else that of its last change. This look is final: the row is equal, or it differs. Neither a row that
-   goes back and forth nor one that comes and goes can deceive it.
+4. So for each key we know which row Postgres had at O: that of the snapshot if no change is about it, else
+   that of its last change. This look is final: the row is equal, or it differs. A row that goes back and
+   forth, or comes and goes, makes no difference.
 5. A last change that lacks columns (unchanged TOAST) can't be judged, nor can any key if there are too many
    changes. Such keys are looked at again, LOOKS_AGAIN times at most, and then count as `changing`.
 
 What a last change says went through the output plugin and our decoder, as it did on its way to the lake: an
 error of these two is not seen in a row that is changed all the time. When it comes to rest, it is.
 
-While the service is stopped, the tables are compared as they are, and it is said how far behind they are.
+While the service is stopped, tables are compared as they are; the report says how far behind they are.
 """
 
 from __future__ import annotations

@@ -172,27 +172,29 @@ class PlanMachine(RuleBasedStateMachine):
             outcomes = judge(keys, entries(codes))
             in_a_row = 0 if Outcome.ACCEPTED in outcomes else request.attempt
             self.not_before |= dict.fromkeys(failed, self.now + backoff(in_a_row))
-            fates = zip(keys, outcomes, strict=True)
-            self.fails(failed, {key for key, outcome in fates if outcome is Outcome.ACCEPTED})
+            self.fails(failed, list(zip(keys, outcomes, strict=True)))
             self.settled(self.plan.settle(request, outcomes, self.now))
         else:
-            self.fails(set(), keys_of(request))
+            self.fails(set(), [(key, Outcome.ACCEPTED) for key in keys_of(request)])
             self.plan.accept(request)
             self.accepted(request.events)
 
-    def fails(self, failed: set[str], gets_on: set[str]) -> None:
-        """What the answer says of whole keys."""
-        for key in gets_on:
+    def fails(self, failed: set[str], fates: Sequence[tuple[str, Outcome]]) -> None:
+        """What the answer says of whole keys. One with an undeliverable event fails no more, nor gets on."""
+        gets_on = {key for key, outcome in fates if outcome is Outcome.ACCEPTED}
+        stuck = {key for key, outcome in fates if outcome is Outcome.UNDELIVERABLE}
+        for key in gets_on - stuck:
             self.failing_since.pop(key, None)
-        for key in failed:
+        for key in failed - stuck:
             self.failing_since.setdefault(key, self.now)
         self.just_failed = (self.just_failed - gets_on) | failed
 
     @rule(seconds=st.sampled_from([0.0, 1.0, LONGEST_BACKOFF_S]))
     def spill(self, seconds: float) -> None:
-        self.plan.spill(failing_since=self.now - seconds)
         since = self.failing_since
-        self.spilled |= {key for key in since if since[key] <= self.now - seconds}
+        new = {key for key in since if since[key] <= self.now - seconds} - self.spilled
+        assert self.plan.spill(failing_since=self.now - seconds) == len(new)
+        self.spilled |= new
 
     def take_one(self, event: ChangeEvent, fail: bool) -> str | None:
         if fail:
@@ -251,6 +253,8 @@ class PlanMachine(RuleBasedStateMachine):
         """With room for a request, a key waits only for its own backoff or poison, or for the delay bound."""
         if len(self.under_way) == MAX_REQUESTS:
             return
+        # What was given up since the last rule ended waits for nothing.
+        self.counts_agree()
         busy = set().union(*map(keys_of, self.under_way))
         due: list[float] = []
         for key, (oldest, *_) in self.unmarked().items():
@@ -268,7 +272,10 @@ class PlanMachine(RuleBasedStateMachine):
 
     @invariant()
     def counts_agree(self) -> None:
-        assert self.plan.under_way == len(self.under_way) <= MAX_REQUESTS
+        assert len(self.under_way) <= MAX_REQUESTS
+        # With so many coming the next request is full in any case.
+        assert self.plan.is_behind(coming=MAX_RECORDS) is (len(self.under_way) == MAX_REQUESTS)
+        assert self.plan.is_active or not self.under_way
         given_up = self.plan.take_abandoned()
         assert not self.marked & {event.ack_id for event in given_up}
         self.abandoned |= {event.ack_id for event in given_up}

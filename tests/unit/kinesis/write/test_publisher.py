@@ -25,6 +25,7 @@ from penstock.postgres.leader.freshness import Freshness
 from penstock.status.capture_metrics import CaptureMetrics
 from penstock.status.health import Health
 from tests.kinesis_answers import accepted, answered
+from tests.memory_store import MemoryStore
 
 OUT_OF_REACH = Failed("ConnectTimeout", "no answer", stream_fault=False)
 DENIED = Failed("AccessDeniedException", "no right", stream_fault=True)
@@ -52,15 +53,6 @@ class Sink:
 
     def close(self) -> None:
         pass
-
-
-class MemoryStore:
-    def __init__(self) -> None:
-        self.stored: dict[str, bytes] = {}
-
-    def store(self, name: str, payload: bytes) -> str:
-        self.stored[name] = payload
-        return f"memory:{name}"
 
 
 class Parts(NamedTuple):

@@ -13,20 +13,12 @@ from penstock.kinesis.write.undeliverable import UndeliverablePolicy
 from penstock.model.stream_position import History
 from penstock.status.capture_metrics import CaptureMetrics
 from penstock.status.health import Health
+from tests.memory_store import MemoryStore
 
 PAYLOAD = b'{"action":"I","lsn":"0/64","schema":"public","table":"t","columns":[]}'
 BROKEN = b'{"action":"I","type":"a "b" c"}'
 MARK = MarkPrefix(History(1, {}), "0123456789ab")
 POSITION = "00000001.0000000000000064.000000000003"
-
-
-class MemoryStore:
-    def __init__(self) -> None:
-        self.stored: dict[str, bytes] = {}
-
-    def store(self, name: str, payload: bytes) -> str:
-        self.stored[name] = payload
-        return f"memory:{name}"
 
 
 def policy(store: MemoryStore | None, prefix: MarkPrefix | None) -> UndeliverablePolicy:

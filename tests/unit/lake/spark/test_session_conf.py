@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.lake.errors import ConfRefused, StorageRefused
-from penstock.lake.spark.session_conf import check_conf, session_conf, with_theirs
+from penstock.lake.spark.session_conf import check_conf, for_short_work, session_conf, with_theirs
 
 _S3_LOG_STORE = "spark.delta.logStore.s3a.impl"
 
@@ -74,3 +74,14 @@ def test_s3_needs_a_log_store_for_several_writers() -> None:
 
     check_conf("s3a://lake/x", {_S3_LOG_STORE: "io.delta.storage.S3DynamoDBLogStore"})
     assert session_conf("local", "app", [])[_S3_LOG_STORE] == "penstock.S3LogStore"
+
+
+def test_a_short_spark_starts_quickly_and_a_user_has_the_last_word() -> None:
+    options = "spark.driver.extraJavaOptions"
+    assert for_short_work("local[2]", {}) == {options: "-XX:TieredStopAtLevel=1"}
+    theirs = {options: "-XX:TieredStopAtLevel=4", "spark.driver.memory": "2g"}
+    assert for_short_work("local[2]", theirs) == {
+        options: "-XX:TieredStopAtLevel=1 -XX:TieredStopAtLevel=4",
+        "spark.driver.memory": "2g",
+    }
+    assert for_short_work("spark://head:7077", theirs) == theirs

@@ -3,12 +3,13 @@ from __future__ import annotations
 import asyncio
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from penstock.changelog.log import ChangeLog
+from penstock.changelog.log import ChangeLog, LogLimits
 from penstock.changelog.runs import create_run
 from penstock.decoding.wal2json import Wal2Json
 from penstock.model.log_offset import BEFORE_ALL
@@ -20,6 +21,7 @@ from penstock.postgres.leader.answering import Answering
 from penstock.postgres.leader.freshness import Freshness
 from penstock.postgres.stream.feedback import Feedback
 from penstock.postgres.stream.walk import FrameWalk
+from penstock.shapes.feed import log_writer as module
 from penstock.shapes.feed.collector import Collector
 from penstock.shapes.feed.ledger import Ledger
 from penstock.shapes.feed.log_writer import LogWriter
@@ -29,17 +31,20 @@ from penstock.shapes.pace.held import Held
 
 EVENTS = Relation("public", "events")
 COLUMNS = ("id integer", "day integer")
+LONG_S = 1e6
 
 
 class Line:
-    """Sends some frames, and then nothing."""
+    """Sends some frames, all at once or so many at a time, and then nothing."""
 
-    def __init__(self, frames: Sequence[bytes]) -> None:
+    def __init__(self, frames: Sequence[bytes], at_once: int | None) -> None:
         self._frames = [memoryview(frame) for frame in frames]
+        self._at_once = at_once
         self.is_read = asyncio.Event()
 
     async def read(self) -> list[memoryview]:
-        frames, self._frames = self._frames, []
+        at_once = self._at_once or len(self._frames)
+        frames, self._frames = self._frames[:at_once], self._frames[at_once:]
         if not frames:
             self.is_read.set()
             await asyncio.Event().wait()
@@ -52,12 +57,21 @@ class Line:
 class Site:
     """A reader over such a line, with a catalog that is asked and a list of what was said."""
 
-    def __init__(self, directory: Path, frames: Sequence[bytes], catalog: dict[Relation, list[Found | None]]):
-        self.line = Line(frames)
+    def __init__(
+        self,
+        directory: Path,
+        frames: Sequence[bytes],
+        catalog: dict[Relation, list[Found | None]],
+        limits: LogLimits | None = None,
+        at_once: int | None = None,
+    ) -> None:
+        self.line = Line(frames, at_once)
         self.asked: list[Relation] = []
         self.again: list[SnapshotAgain] = []
+        self.left_out: set[Relation] = set()
+        self.did: list[str] = []
         self._catalog = catalog
-        walk = FrameWalk(Wal2Json(), confirmed_lsn=1, needs_lsn=True)
+        self.walk = walk = FrameWalk(Wal2Json(), confirmed_lsn=1, needs_lsn=True)
         held = Held()
         collector = Collector(
             walk=walk,
@@ -69,19 +83,19 @@ class Site:
         self.ledger = Ledger(
             held=held,
             collector=collector,
-            log=ChangeLog(create_run(directory, "run")),
+            log=ChangeLog(create_run(directory, "run"), limits),
             tracker=tracker,
             plan=FlushPlan(held=held),
         )
-        self.ledger.add("events", interval_s=0.0, held=BEFORE_ALL, now=0.0)
-        self._reader = LogWriter(
+        self.ledger.add("events", interval_s=LONG_S, held=BEFORE_ALL, now=0.0)
+        self.writer = LogWriter(
             source=self.line,
-            left_out=set(),
+            left_out=self.left_out,
             ledger=self.ledger,
             look_up=self._look_up,
-            note_again=self._note,
-            snapshot_again=self._note,
-            on_commits=lambda: None,
+            note_again=self._note_again,
+            snapshot_again=self._snapshot_again,
+            on_commits=self._on_commits,
             answering=Answering(
                 walk,
                 Feedback(line=self.line, tracker=tracker, received_lsn=lambda: 1, heartbeat_s=60.0),
@@ -94,18 +108,30 @@ class Site:
         answers = self._catalog.get(relation, [None])
         return answers.pop(0) if len(answers) > 1 else answers[0]
 
-    async def _note(self, again: Sequence[SnapshotAgain]) -> None:
+    async def _snapshot_again(self, again: Sequence[SnapshotAgain]) -> None:
         self.again += again
+
+    async def _note_again(self, again: Sequence[SnapshotAgain]) -> None:
+        self.again += again
+        self.did.append("note")
+
+    def _on_commits(self) -> None:
+        self.did.append(f"{self.ledger.transactions} commits")
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[asyncio.Task[None]]:
+        task = asyncio.create_task(self.writer.run())
+        async with asyncio.timeout(30):
+            yield task
+        task.cancel()
+        await asyncio.wait([task])
+        self.ledger.log.close()
 
     async def read_all(self) -> float:
         """Read until the line is silent; returns how long that took."""
         began = time.monotonic()
-        task = asyncio.create_task(self._reader.run())
-        async with asyncio.timeout(30):
+        async with self.reading():
             await self.line.is_read.wait()
-        task.cancel()
-        await asyncio.wait([task])
-        self.ledger.log.close()
         return time.monotonic() - began
 
 
@@ -143,3 +169,66 @@ async def test_a_partition_that_is_not_visible_yet_is_waited_for(tmp_path: Path)
     await site.read_all()
     assert site.asked == [june] * 3
     assert site.ledger.changes == 1
+
+
+async def test_everybody_is_woken_for_each_run_of_commits(tmp_path: Path) -> None:
+    site = Site(tmp_path, frames([EVENTS] * 3), {})
+    await site.read_all()
+    assert site.did == ["3 commits"]
+    assert (site.ledger.changes, site.asked) == (3, [])
+    assert not site.writer.is_paused
+
+
+async def test_a_full_buffer_is_written_before_more_is_read(tmp_path: Path) -> None:
+    site = Site(tmp_path, frames([EVENTS] * 3), {}, LogLimits(min_free_bytes=0, buffer_bytes=1))
+    await site.read_all()
+    (segment,) = (tmp_path / "run").glob("*.arrow*")
+    assert segment.stat().st_size > 0
+
+
+@pytest.mark.parametrize("at_once", [2, 3, 4])
+async def test_a_full_log_is_not_read_into_between_transactions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(module, "_LOOK_FOR_ROOM_S", 0.0)
+    limits = LogLimits(min_free_bytes=0, max_bytes=8000, segment_bytes=1, buffer_bytes=1)
+    site = Site(tmp_path, frames([EVENTS] * 20), {}, limits, at_once)
+    ledger = site.ledger
+    paused_at = []
+    async with site.reading():
+        while not site.line.is_read.is_set():
+            await asyncio.sleep(0.001)
+            if not site.writer.is_paused:
+                continue
+            assert ledger.log.is_over_limit
+            assert not site.walk.in_transaction, "the open one is read to its end"
+            paused_at.append(ledger.transactions)
+            # The flush that makes room need not wait for its interval.
+            (start,) = ledger.plan.start(time.monotonic())
+            await asyncio.to_thread(ledger.log.flush, time.monotonic())
+            ledger.flushed(start.shape, 1000 * ledger.transactions, time.monotonic())
+            await asyncio.to_thread(ledger.log.trim, ledger.tracker.minimum)
+            while site.writer.is_paused:
+                assert ledger.transactions == paused_at[-1]
+                await asyncio.sleep(0)
+    assert len(paused_at) > 1
+    assert ledger.transactions == 20
+
+
+async def test_changes_that_the_server_left_out_mean_a_snapshot_before_their_commit(tmp_path: Path) -> None:
+    site = Site(tmp_path, frames([EVENTS]), {})
+    site.left_out.add(EVENTS)
+    await site.read_all()
+    (again,) = site.again
+    assert again.shape == "events"
+    assert again.reason == "the server left out changes of public.events, which has no replica identity"
+    assert (site.asked, site.left_out) == ([], set())
+
+
+async def test_what_was_left_out_of_an_unknown_table_is_looked_up(tmp_path: Path) -> None:
+    june, other = Relation("public", "june"), Relation("public", "other")
+    site = Site(tmp_path, frames([EVENTS]), {june: [Found((EVENTS,))], other: [Found(())]})
+    site.left_out |= {june, other}
+    await site.read_all()
+    assert set(site.asked) == {june, other}
+    assert [each.shape for each in site.again] == ["events"], "nobody follows the other one"

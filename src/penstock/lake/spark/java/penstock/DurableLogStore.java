@@ -21,7 +21,7 @@ import java.nio.file.StandardCopyOption;
 import java.nio.file.StandardOpenOption;
 import java.nio.file.attribute.BasicFileAttributes;
 import java.util.ArrayList;
-import java.util.Arrays;
+import java.util.Collections;
 import java.util.HashSet;
 import java.util.Iterator;
 import java.util.List;
@@ -94,11 +94,18 @@ public class DurableLogStore extends HadoopFileSystemLogStore {
         if (names == null) {
             throw new FileNotFoundException("No such file or directory: " + parent);
         }
-        Arrays.sort(names);
+        // Chosen before they are sorted: of a long log, most listings want the last few files.
+        List<String> wanted = new ArrayList<String>();
+        String start = path.getName();
+        for (int place = 0; place < names.length; place++) {
+            if (names[place].compareTo(start) >= 0) {
+                wanted.add(names[place]);
+            }
+        }
+        Collections.sort(wanted);
         List<FileStatus> found = new ArrayList<FileStatus>();
-        int first = Arrays.binarySearch(names, path.getName());
-        for (int place = first < 0 ? -first - 1 : first; place < names.length; place++) {
-            FileStatus status = status(directory, parent, names[place], files.getDefaultBlockSize(parent));
+        for (Iterator<String> each = wanted.iterator(); each.hasNext();) {
+            FileStatus status = status(directory, parent, each.next(), files.getDefaultBlockSize(parent));
             if (status != null) {
                 found.add(status);
             }

@@ -1,0 +1,167 @@
+"""The drain of a leadership of the shapes: the order of its effects, and what a part that hangs holds up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from structlog.testing import capture_logs
+
+from penstock.errors import LineLost
+from penstock.model.shape import ShapesFile
+from penstock.postgres.leader.freshness import Freshness
+from penstock.settings.loading import load_shapes_settings
+from penstock.shapes import ending
+from penstock.shapes import leadership as module
+from penstock.shapes.leadership import Order, Service, ShapesLeadership
+from penstock.shapes.wiring import ShapesPipeline
+from penstock.status.board import StatusBoard
+from penstock.status.health import Health, Phase
+from penstock.status.shapes_metrics import ShapesMetrics
+
+FRESHNESS = Freshness(limit_s=3.0, now=0.0)
+FLUSHES = ["log flushed", "hurried", "hurried", "hurried"]
+LOOKS = "looked at the tables"
+NOTES = "confirmable"
+LAST = "last status"
+
+
+class Site:
+    """Stands for LeaderLine and for the parts of a pipeline; writes down who does what."""
+
+    parameters: dict[str, Any] = {}  # noqa: RUF012 - LeaderLine's, and nobody writes to it
+
+    def __init__(self) -> None:
+        self.did: list[str] = []
+        self.hangs = ""
+        """What doesn't end."""
+        self.behind_count = 4
+        self.confirmed_lsn = 0x400
+        self.jobs_left = 3
+        self.health = Health()
+        self.phases: list[Phase] = []
+        self.reading = asyncio.create_task(self._read())
+        self.read_fails: Exception | None = None
+        # The parts of a ledger.
+        self.tracker = self.log = self.plan = self
+
+    async def _read(self) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if self.read_fails is not None:
+                raise self.read_fails from None
+            raise
+
+    async def connect(self) -> None:
+        raise AssertionError("nobody needs a session here")
+
+    async def last_word(self, send: Callable[[], None], freshness: Freshness) -> None:
+        assert freshness is FRESHNESS
+        send()
+
+    # What `flush_everything` drives
+    def flush(self, now: float) -> None:
+        assert self.reading.done(), "nothing is read behind what is flushed"
+        self.phases.append(self.health.phase)
+        self.did.append("log flushed")
+
+    def make_room(self, now: float) -> None:
+        pass
+
+    def wake(self) -> None:
+        self.did.append("hurried")
+        if self.hangs != "a flush":
+            self.jobs_left -= 1
+            self.behind_count = min(self.behind_count, self.jobs_left)
+
+    def is_flushed(self) -> bool:
+        return self.jobs_left == 0
+
+    # TableWatch, Confirmed and Feed
+    async def last_look(self) -> None:
+        if self.hangs == "the last look":
+            await asyncio.Event().wait()
+        self.did.append(LOOKS)
+
+    async def catch_up(self) -> None:
+        if self.hangs == "the registry":
+            await asyncio.Event().wait()
+        self.did.append(NOTES)
+
+    def send(self) -> None:
+        self.did.append(LAST)
+
+
+class Pipeline:
+    """The site as a pipeline: a feed's last word is not the line's."""
+
+    def __init__(self, site: Site) -> None:
+        self.ledger, self.watch, self.confirmed = site, site, site
+        self.readings, self.runner, self.feed = site, site, self
+        self.last_word = site.send
+        self.confirmed_lsn = site.confirmed_lsn
+
+
+@pytest.fixture
+async def site(monkeypatch: pytest.MonkeyPatch) -> Site:
+    monkeypatch.setattr(ending, "_HURRY_EVERY_S", 0.0)
+    site = Site()
+    monkeypatch.setattr(module, "LeaderLine", lambda *_, **__: site)
+    return site
+
+
+async def drain(site: Site) -> list[dict[str, Any]]:
+    """Drain within a second; returns what was said."""
+    nothing: Any = None
+    leadership = ShapesLeadership(
+        load_shapes_settings({"SHUTDOWN_DRAIN_S": "0.2"}, dotenv=None),
+        Order(ShapesFile("shapes.toml", "/lake", ()), nothing, Path("/log"), frozenset(), once=False),
+        make_jobs=nothing,
+        threads=nothing,
+        service=Service(site.health, ShapesMetrics(), StatusBoard("shapes", site.health), asyncio.Event()),
+    )
+    await asyncio.sleep(0)
+    with capture_logs() as said:
+        async with asyncio.timeout(10):
+            await leadership._drain(cast(ShapesPipeline, Pipeline(site)), site.reading, FRESHNESS)
+    return [{name: line[name] for name in line if name != "log_level"} for line in said]
+
+
+async def test_all_that_was_read_is_in_the_tables_before_the_last_status(site: Site) -> None:
+    said = await drain(site)
+    assert site.reading.cancelled()
+    assert site.did == [*FLUSHES, LOOKS, NOTES, LAST]
+    assert site.phases == [Phase.DRAINING]
+    assert said == [
+        {"event": "draining", "behind": 4},
+        {"event": "drained", "confirmed_lsn": "0/400"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("hangs", "did", "behind"),
+    [("a flush", [], 4), ("the last look", FLUSHES, 0), ("the registry", [*FLUSHES, LOOKS], 0)],
+)
+async def test_what_hangs_does_not_hold_up_the_last_status(
+    site: Site, hangs: str, did: list[str], behind: int
+) -> None:
+    site.hangs = hangs
+    said = await drain(site)
+    assert site.did[-1] == LAST
+    assert site.did[: len(did)] == did
+    assert not {LOOKS, NOTES} & set(site.did[len(did) : -1]), "nothing comes before what it stands on"
+    assert said[1:] == [
+        {"event": "drain_incomplete", "behind": behind},
+        {"event": "drained", "confirmed_lsn": "0/400"},
+    ]
+
+
+async def test_a_reader_that_fails_at_its_end_changes_nothing(site: Site) -> None:
+    site.read_fails = LineLost("cut")
+    await drain(site)
+    assert site.did == [*FLUSHES, LOOKS, NOTES, LAST]
+    assert isinstance(site.reading.exception(), LineLost)
