@@ -28,6 +28,8 @@ class StreamInMemory:
     Kinesis' whims are kept: empty pages are no end, and neither are full ones that are 0 ms behind.
     """
 
+    stream = "memory"
+
     def __init__(self, shards: int = 1) -> None:
         self.now = BEGAN
         self.held: dict[str, MemoryShard] = {}
@@ -43,11 +45,15 @@ class StreamInMemory:
             high = HASH_KEYS - 1 if number == shards - 1 else (number + 1) * step - 1
             self._add(number * step, high, ())
 
-    def put(self, shard_id: str, data: bytes = b"x") -> int:
+    @property
+    def listed_at(self) -> datetime:
+        return self.now
+
+    def put(self, shard_id: str, data: bytes = b"x", key: str = "key") -> int:
         shard = self.held[shard_id]
         assert not shard.info.is_closed
         self._sequence += 7
-        shard.records.append(ReadRecord(self._sequence, "key", data, self.now))
+        shard.records.append(ReadRecord(self._sequence, key, data, self.now))
         return self._sequence
 
     def split(self, shard_id: str) -> list[str]:
@@ -74,6 +80,9 @@ class StreamInMemory:
             for shard_id, shard in self.held.items()
             if shard.closed_at is None or shard.closed_at > horizon
         }
+
+    def open_shard_of(self, key: str) -> str:
+        return next(name for name in self.open_shards() if self.held[name].info.has_key(key))
 
     def open_shards(self) -> list[str]:
         return [shard_id for shard_id, shard in self.held.items() if not shard.info.is_closed]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -14,6 +13,7 @@ from penstock.kinesis.stream_check import check_quarantine, check_stream
 from penstock.model.shape import ShapesFile
 from penstock.postgres.preflight.postgres_check import check_capture_postgres
 from penstock.settings.services import CaptureSettings, ShapesSettings
+from penstock.terminal import wants_colour
 
 
 async def find(settings: CaptureSettings) -> list[Finding]:
@@ -55,6 +55,5 @@ def find_for_shapes(
 
 def report(findings: Sequence[Finding], *, json: bool) -> int:
     """Print the findings; returns the exit code."""
-    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    print(as_json(findings) if json else as_text(findings, colour=colour))
+    print(as_json(findings) if json else as_text(findings, colour=wants_colour(sys.stdout)))
     return exit_codes.FAILED if worst(findings) is Level.FAIL else exit_codes.OK

@@ -5,50 +5,81 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import platform
+import signal
 import sys
+import traceback
 from collections.abc import Sequence
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from penstock import exit_codes
 from penstock.bench.parts import PARTS, Sizes, parse_parts, wrong_size
+from penstock.cli_help import HELP
+from penstock.completion import SHELLS, describe
 from penstock.errors import PenstockError
-from penstock.settings.errors import SettingsError
-from penstock.settings.loading import load_capture_settings, load_shapes_settings
+from penstock.settings.loading import load_capture_settings, load_shapes_settings, load_slot_settings
+
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+_SERVICES: Final = ("capture", "shapes")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     arguments = _parser().parse_args(argv)
+    verbose = getattr(arguments, "verbose", False)
     try:
         code: int = arguments.run(arguments)
-    except SettingsError as error:
-        for line in error.lines:
-            print(line, file=sys.stderr)
-        return exit_codes.BAD_INPUT
     except PenstockError as error:
+        if verbose:
+            traceback.print_exception(error)
         print(error, file=sys.stderr)
         return exit_codes.BAD_INPUT
     except KeyboardInterrupt:
-        return 130
+        return exit_codes.killed_by(signal.SIGINT)
+    except BrokenPipeError:
+        # Whoever read what we print has enough. Python would complain about the rest at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return exit_codes.killed_by(signal.SIGPIPE)
+    except Exception as error:
+        # What ends a service may not happen a second time, for a --verbose that was forgotten.
+        if verbose or arguments.command in _SERVICES:
+            traceback.print_exception(error)
+        print(f"a defect of Penstock: {_one_line(error)}. Fix: report it, with --verbose", file=sys.stderr)
+        return exit_codes.DEFECT
     return code
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="penstock",
         description="Every committed change of a Postgres database, in a Kinesis stream and in lake tables.",
+        epilog=HELP[""].epilog(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    about = f"penstock {version('penstock')} (Python {platform.python_version()})"
+    parser.add_argument("--version", action="version", version=about, help="print the version")
+    _add_verbose(parser)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
 
-    capture = commands.add_parser(
-        "capture", help="carry changes to a Kinesis stream; settings come from the environment"
+    capture = _add_command(
+        commands, "capture", "carry changes to a Kinesis stream; settings come from the environment"
     )
     capture.set_defaults(run=_capture)
 
-    shapes = commands.add_parser(
-        "shapes", help="keep Delta tables equal to Postgres, as a shapes file says; needs penstock[spark]"
+    shapes = _add_command(
+        commands,
+        "shapes",
+        "keep Delta tables equal to Postgres, as a shapes file says; needs penstock[spark]",
     )
     shapes.add_argument("--config", type=Path, required=True, metavar="FILE", help="the shapes file (TOML)")
     shapes.add_argument("--once", action="store_true", help="end when the tables have all that is there now")
@@ -62,8 +93,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_spark(shapes)
     shapes.set_defaults(run=_shapes)
 
-    verify = commands.add_parser(
-        "verify", help="compare the Delta tables of a shapes file with Postgres; exit 1 if they differ"
+    verify = _add_command(
+        commands, "verify", "compare the Delta tables of a shapes file with Postgres; exit 1 if they differ"
     )
     verify.add_argument("--config", type=Path, required=True, metavar="FILE", help="the shapes file (TOML)")
     verify.add_argument("--shape", metavar="NAME", help="only this shape")
@@ -79,8 +110,10 @@ def _parser() -> argparse.ArgumentParser:
     _add_spark(verify)
     verify.set_defaults(run=_verify)
 
-    check = commands.add_parser(
-        "check", help="say what stands in the way of a capture or, with --config, of shapes, and the fix"
+    check = _add_command(
+        commands,
+        "check",
+        "say what stands in the way of a capture or, with --config, of shapes, and the fix",
     )
     check.add_argument("--json", action="store_true", help="print the findings as a JSON list")
     check.add_argument(
@@ -89,24 +122,52 @@ def _parser() -> argparse.ArgumentParser:
     _add_spark(check)
     check.set_defaults(run=_check)
 
-    status = commands.add_parser(
-        "status", help="say how a capture or shapes that runs here is; exit 1 if it isn't ready"
+    status = _add_command(
+        commands, "status", "say how a capture or shapes is, running or not; exit 1 if it isn't ready"
     )
-    status.add_argument("--url", help="its ops port (http://OPS_HOST:OPS_PORT, from the environment or .env)")
-    status.add_argument("--json", action="store_true", help="print everything that it measures, as JSON")
+    status.add_argument("--url", help="ask this ops port (http://OPS_HOST:OPS_PORT) and nobody else")
+    status.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="a shapes file: ask no process, but Postgres, the registry and the tables",
+    )
+    status.add_argument("--json", action="store_true", help="print everything, as JSON")
+    status.add_argument(
+        "--watch",
+        type=_positive_seconds,
+        nargs="?",
+        const=2.0,
+        metavar="S",
+        help="print it again every S seconds (2) until Ctrl-C",
+    )
     status.set_defaults(run=_status)
 
-    demo = commands.add_parser(
-        "demo",
-        help="watch a shop reach Kinesis and a lake while leaders are killed; then the proofs",
+    init = _add_command(commands, "init", "write .env and shapes.toml from a look at the database")
+    init.add_argument(
+        "--directory", type=Path, default=Path(), metavar="DIR", help="where to write (here); it must exist"
+    )
+    init.add_argument("--stream", help="the Kinesis stream that capture will write to (KINESIS_STREAM)")
+    init.add_argument("--region", help="its AWS region (AWS_REGION, or that of your AWS profile)")
+    init.set_defaults(run=_init)
+
+    completion = _add_command(commands, "completion", "print a shell's script that completes our arguments")
+    completion.add_argument("shell", choices=tuple(SHELLS), help="which shell")
+    completion.set_defaults(run=_completion)
+
+    demo = _add_command(
+        commands, "demo", "watch a shop reach Kinesis and a lake while leaders are killed; then the proofs"
     )
     demo.add_argument(
         "--seconds", type=_demo_seconds, default=25, help="how long the shop is open, 4 to 60 (25)"
     )
     demo.add_argument("--seed", type=int, default=7, help="of the shop's random choices (7)")
+    demo.add_argument(
+        "--stay", action="store_true", help="keep everything running after the proofs, and say where it is"
+    )
     demo.set_defaults(run=_demo)
 
-    bench = commands.add_parser("bench", help="measure this machine, side by side with a baseline")
+    bench = _add_command(commands, "bench", "measure this machine, side by side with a baseline")
     benches = bench.add_subparsers(required=True, metavar="WHAT")
     bench_capture = benches.add_parser("capture", help="throughput, latency, memory of capture")
     bench_capture.add_argument("--changes", type=int, default=300_000, help="size of the backlog")
@@ -143,6 +204,25 @@ def _parser() -> argparse.ArgumentParser:
     bench_shapes.add_argument("--markdown", type=Path, help="also write the table to this file")
     bench_shapes.set_defaults(run=_bench_shapes)
     return parser
+
+
+def _add_command(commands: Commands, name: str, what: str) -> argparse.ArgumentParser:
+    parser = commands.add_parser(
+        name,
+        help=what,
+        description=f"{what[0].upper()}{what[1:]}.",
+        epilog=HELP[name].epilog(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_verbose(parser)
+    return parser
+
+
+def _add_verbose(parser: argparse.ArgumentParser) -> None:
+    # Without a default: that of a command would hide what was said before its name.
+    parser.add_argument(
+        "--verbose", action="store_true", default=argparse.SUPPRESS, help="print the traceback of an error"
+    )
 
 
 def _add_spark(parser: argparse.ArgumentParser) -> None:
@@ -261,7 +341,7 @@ def _demo_seconds(text: str) -> int:
 def _demo(arguments: argparse.Namespace) -> int:
     from penstock.demo.app import demo
 
-    return demo(seconds=arguments.seconds, seed=arguments.seed)
+    return demo(seconds=arguments.seconds, seed=arguments.seed, stays=arguments.stay)
 
 
 def _capture(arguments: argparse.Namespace) -> int:
@@ -283,14 +363,41 @@ def _leave_at_once() -> NoReturn:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    from penstock.ops.status_command import as_json, as_text, ask, exit_code
+    from penstock.outside.command import Anybody, Process, Storage, Teller, show_status
 
-    # Both services have these settings, and shapes need no others.
-    ops = load_shapes_settings().ops
-    url = (arguments.url or f"http://{ops.host}:{ops.port}").rstrip("/")
-    status = ask(url)
-    print(as_json(status) if arguments.json else as_text(status, url))
-    return exit_code(status)
+    if arguments.config is not None and arguments.url is not None:
+        raise PenstockError("--config asks no process, and --url asks one. Fix: give one of them")
+    if arguments.config is not None:
+        from penstock.shapes.definition.shapes_file import load_shapes_file
+
+        teller: Teller = Storage(load_shapes_settings(), load_shapes_file(arguments.config))
+    elif arguments.url is not None:
+        teller = Process(arguments.url.rstrip("/"))
+    else:
+        settings = load_slot_settings()
+        teller = Anybody(settings, f"http://{settings.ops.host}:{settings.ops.port}")
+    return show_status(teller, json=arguments.json, watch_s=arguments.watch)
+
+
+def _init(arguments: argparse.Namespace) -> int:
+    import botocore.session
+
+    from penstock.init.command import Wishes, run_init
+
+    replication = load_slot_settings().replication
+    region = os.environ.get("AWS_REGION") or botocore.session.get_session().get_config_variable("region")
+    wishes = Wishes(
+        arguments.directory,
+        arguments.region or region,
+        arguments.stream or os.environ.get("KINESIS_STREAM"),
+        with_shapes=find_spec("pyarrow") is not None,
+    )
+    return run_init(replication, wishes, os.environ)
+
+
+def _completion(arguments: argparse.Namespace) -> int:
+    print(SHELLS[arguments.shell](describe(_parser())), end="")
+    return exit_codes.OK
 
 
 def _check(arguments: argparse.Namespace) -> int:

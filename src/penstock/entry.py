@@ -25,5 +25,6 @@ def main() -> int:
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:
     """Nothing has begun yet: a service that is told to stop then has stopped well."""
-    is_service = sys.argv[1:2] and sys.argv[1] in _SERVICES
+    command = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
+    is_service = command in _SERVICES
     raise SystemExit(exit_codes.OK if is_service else exit_codes.killed_by(number))

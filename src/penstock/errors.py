@@ -3,6 +3,8 @@
     PenstockError
     ├── SettingsError                 a bad variable (settings/errors.py); exit 2
     ├── OpsPortTaken                  the ops port can't be bound (ops/server.py); exit 2
+    ├── NoAnswer                      `status` has nobody to ask (ops/status_command.py); exit 2
+    ├── InitFailed                    `init` can't write a file (init/command.py); exit 2
     ├── LocalServerError              a private server can't run here (local/errors.py)
     ├── ProcessFailed, …              a child process of demo, bench or tests (local/penstock_process.py)
     ├── ShapeFileError                a bad shapes file (shapes/definition/shapes_file.py); exit 2

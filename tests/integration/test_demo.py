@@ -15,6 +15,8 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
+from penstock.ops.status_command import ask
+
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
@@ -48,6 +50,16 @@ def read_until(process: subprocess.Popen[str], pattern: str) -> re.Match[str]:
         if found := re.search(pattern, line):
             return found
     raise AssertionError(f"the demo ended without {pattern!r}: {process.communicate()}")
+
+
+def read_all_until(process: subprocess.Popen[str], end: str) -> str:
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if end in line:
+            return "".join(lines)
+    raise AssertionError(f"the demo ended: {''.join(lines)}\n{process.communicate()}")
 
 
 def count(output: str, label: str) -> int:
@@ -95,9 +107,15 @@ def lose_a_row(table: Path) -> dict[str, int]:
 @pytest.mark.timeout(600)
 def test_proves_that_nothing_is_lost_when_leaders_are_killed(start: Start, tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("WAL2JSON_FILTER_TABLES=public.orders\n")
-    process = start("--seconds", "6")
-    output, errors = process.communicate(timeout=590)
-    assert (process.returncode, errors) == (0, ""), output
+    process = start("--seconds", "6", "--stay")
+    output = read_all_until(process, "Ctrl-C ends it all")
+    # Everything still runs, and says so.
+    pages = re.findall(r"^  (capture|shapes) [A-C] +(http://127\.0\.0\.1:\d+/)$", output, re.MULTILINE)
+    assert [service for service, _ in pages] == ["capture", "shapes", "capture"]
+    assert [ask(page.rstrip("/")).phase for _, page in pages] == ["streaming", "streaming", "standby"]
+    process.send_signal(signal.SIGINT)
+    rest, errors = process.communicate(timeout=60)
+    assert (process.returncode, rest, errors) == (0, "ending everything\n", ""), output
     assert "Proved: every committed change is in the stream, and the lake tables equal Postgres" in output
     assert count(output, "committed") > 500
     assert count(output, "published") == count(output, "committed") + count(output, "duplicate")

@@ -11,6 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -196,6 +197,43 @@ class TestLocalKinesis:
                 kinesis.client.put_records(StreamName=stream, Records=records)
         eight_mib = [{"Data": bytes(1024 * 1024 - 1), "PartitionKey": "k"}] * 8
         assert kinesis.client.put_records(StreamName=stream, Records=eight_mib)["FailedRecordCount"] == 0
+
+    def test_what_has_expired_is_gone_and_numbers_go_on(self, kinesis: LocalKinesis, stream: str) -> None:
+        def put(data: str) -> Any:
+            return kinesis.client.put_record(StreamName=stream, Data=data, PartitionKey="k")
+
+        first = put("old")
+        kinesis.client.split_shard(
+            StreamName=stream, ShardToSplit="shardId-000000000000", NewStartingHashKey="1000"
+        )
+        kinesis.expire(stream, time.time())
+        second = put("new")
+        assert [record.data for record in kinesis.read_all(stream)] == [b"new"]
+        assert int(second["SequenceNumber"]) == int(first["SequenceNumber"]) + 1
+        shards = [shard["ShardId"] for shard in kinesis.client.list_shards(StreamName=stream)["Shards"]]
+        assert "shardId-000000000000" not in shards
+        iterator = kinesis.client.get_shard_iterator(
+            StreamName=stream,
+            ShardId=first["ShardId"],
+            ShardIteratorType="AT_SEQUENCE_NUMBER",
+            StartingSequenceNumber=first["SequenceNumber"],
+        )["ShardIterator"]
+        (record,) = kinesis.client.get_records(ShardIterator=iterator)["Records"]
+        assert record["SequenceNumber"] == second["SequenceNumber"]
+
+    def test_a_stream_knows_its_own_numbers(self, kinesis: LocalKinesis, stream: str) -> None:
+        put = kinesis.client.put_record(StreamName=stream, Data="x", PartitionKey="k")
+        kinesis.delete_stream(stream)
+        kinesis.create_stream(stream, 4)
+        for _ in range(20):
+            kinesis.client.put_record(StreamName=stream, Data="x", PartitionKey="k")
+        with pytest.raises(kinesis.client.exceptions.ClientError, match="did not come from this stream"):
+            kinesis.client.get_shard_iterator(
+                StreamName=stream,
+                ShardId=put["ShardId"],
+                ShardIteratorType="AFTER_SEQUENCE_NUMBER",
+                StartingSequenceNumber=put["SequenceNumber"],
+            )
 
 
 class TestSlotWatch:

@@ -9,7 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.decoding.rows import Column
-from penstock.lake.delta.shape_table import AppId, ShapeTable
+from penstock.lake.delta.app_id import AppId
+from penstock.lake.delta.shape_table import ShapeTable
 from penstock.lake.errors import ForeignCommit, TableConflict
 from penstock.lake.jobs.bounds import delete_within, within
 from penstock.lake.jobs.changes import ShapeLayout, local_frame

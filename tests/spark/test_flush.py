@@ -15,8 +15,9 @@ from pyspark.sql import SparkSession
 
 from penstock.decoding.rows import Column, DecodeError, LayoutChanged
 from penstock.lake.delta import rearrange
+from penstock.lake.delta.app_id import AppId
 from penstock.lake.delta.data_files import DataFile, DataFiles
-from penstock.lake.delta.shape_table import AppId, ShapeTable
+from penstock.lake.delta.shape_table import ShapeTable
 from penstock.lake.errors import TableConflict
 from penstock.lake.jobs import changes as changes_module
 from penstock.lake.jobs import flush as flush_module

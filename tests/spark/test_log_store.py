@@ -19,7 +19,8 @@ from pyspark.sql import SparkSession
 
 import hatch_build
 from penstock.lake.delta import shape_table as table_module
-from penstock.lake.delta.shape_table import AppId, ShapeTable
+from penstock.lake.delta.app_id import AppId
+from penstock.lake.delta.shape_table import ShapeTable
 from penstock.lake.errors import StorageFailed, TableConflict
 from penstock.lake.fold.apply import NetChanges
 from penstock.lake.spark.jars import cache_directory, jar_paths

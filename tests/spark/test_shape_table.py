@@ -25,7 +25,8 @@ from pyspark.sql.types import StructType
 
 from penstock.lake.delta import rearrange
 from penstock.lake.delta import shape_table as table_module
-from penstock.lake.delta.shape_table import AppId, ShapeTable
+from penstock.lake.delta.app_id import AppId
+from penstock.lake.delta.shape_table import ShapeTable
 from penstock.lake.delta.table_properties import properties
 from penstock.lake.errors import ForeignCommit, OffsetRefused, SparkError, StorageFailed, TableConflict
 from penstock.lake.fold.apply import NetChanges, fold

@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 from penstock.decoding.plugins import decoder_for
 from penstock.decoding.wal2json import replication_options
 from penstock.lake.comparison import Counts, Values
-from penstock.lake.delta.shape_table import AppId, ShapeTable
+from penstock.lake.delta.app_id import AppId
+from penstock.lake.delta.shape_table import ShapeTable
 from penstock.lake.errors import CannotCompare
 from penstock.lake.jobs.compare import compare
 from penstock.lake.jobs.snapshot_source import snapshot_rows

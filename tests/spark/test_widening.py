@@ -12,8 +12,9 @@ from pyspark.sql import SparkSession
 
 from penstock.decoding.rows import Column
 from penstock.decoding.widening import TYPE_WIDENING, can_be_widened
+from penstock.lake.delta.app_id import AppId
 from penstock.lake.delta.rearrange import rewrite
-from penstock.lake.delta.shape_table import AppId, ShapeTable
+from penstock.lake.delta.shape_table import ShapeTable
 from penstock.lake.jobs.difference import merge_difference
 from penstock.lake.spark.spark_session import shape_session
 from penstock.local.postgres import PrivatePostgres

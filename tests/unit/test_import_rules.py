@@ -17,7 +17,17 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src" / "penstock"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "clock", "fault_points", "abandonable", "durable", "exit_codes", "model", "finding"),
+    (
+        "errors",
+        "clock",
+        "fault_points",
+        "abandonable",
+        "durable",
+        "exit_codes",
+        "model",
+        "finding",
+        "terminal",
+    ),
     ("decoding",),
     ("settings",),
     ("postgres", "changelog", "local"),
@@ -25,7 +35,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("kinesis", "lake", "ops", "service"),
     ("sources",),
     ("capture", "shapes", "spark"),
-    ("check", "demo", "bench"),
+    ("check", "demo", "bench", "outside", "init", "completion", "cli_help"),
     ("cli",),
     ("entry",),
     ("__main__",),

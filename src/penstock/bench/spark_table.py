@@ -11,7 +11,8 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.changelog.log import ChangeLog, LogLimits
-from penstock.lake.delta.shape_table import AppId, ShapeTable
+from penstock.lake.delta.app_id import AppId
+from penstock.lake.delta.shape_table import ShapeTable
 from penstock.lake.jobs.changes import ShapeLayout
 from penstock.lake.jobs.flush import flush
 from penstock.lake.spark.spark_session import shape_session

@@ -7,6 +7,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,39 +28,63 @@ from penstock.local.kinesis import LocalKinesis
 from penstock.local.postgres import PrivatePostgres
 
 
-def demo(*, seconds: int, seed: int) -> int:
+def demo(*, seconds: int, seed: int, stays: bool = False) -> int:
     """Play it on this machine; gives the exit code: 0 only if everything is proved."""
     _need_spark()
     _forget_other_databases()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)
     story = Story(f"Penstock demo: Postgres to Kinesis and to Delta tables, with kill -9 (seed {seed})")
-    return tell(_view(story), lambda: _play(story, seconds=seconds, seed=seed))
+    with ExitStack() as at_end:
+        plays: list[Play] = []
+
+        def play() -> DemoOutcome:
+            stage = _set(story, at_end, seconds=seconds, seed=seed, stays=stays)
+            plays.append(Play(stage, story, at_end))
+            return plays[0].play()
+
+        return tell(_view(story), play, lambda: plays[0].stay() if stays else None)
 
 
-def tell(view: Screen | PlainLines, play: Callable[[], DemoOutcome]) -> int:
-    """Play while the view shows it, then show how it ended."""
+def tell(
+    view: Screen | PlainLines,
+    play: Callable[[], DemoOutcome],
+    afterwards: Callable[[], None] = lambda: None,
+) -> int:
+    """Play while the view shows it, then show how it ended; and what comes after that."""
     try:
         with view:
             outcome = play()
+        view.show(outcome)
+        afterwards()
     except DemoFailed as failure:
         print(failure, file=sys.stderr)
         return exit_codes.FAILED
-    view.show(outcome)
     return exit_codes.OK if outcome.holds else exit_codes.FAILED
 
 
-def _play(story: Story, *, seconds: int, seed: int) -> DemoOutcome:
-    with ExitStack() as at_end:
-        directory = Path(at_end.enter_context(tempfile.TemporaryDirectory(prefix="penstock-demo-")))
-        with story.step("a private Postgres starts") as step:
-            postgres = at_end.enter_context(PrivatePostgres())
-            [(version,)] = postgres.psql("SHOW server_version")
-            step.title = f"a private Postgres {version.split()[0]} with wal2json, on port {postgres.port}"
-        with story.step("an embedded Kinesis starts") as step:
-            kinesis = at_end.enter_context(LocalKinesis())
-            step.title = f"an embedded Kinesis (moto), at {kinesis.endpoint_url}"
-        return Play(Stage(postgres, kinesis, directory, seed, seconds), story).play()
+def _set(story: Story, at_end: ExitStack, *, seconds: int, seed: int, stays: bool) -> Stage:
+    """The servers and a directory; they end with `at_end`."""
+    directory = Path(at_end.enter_context(tempfile.TemporaryDirectory(prefix="penstock-demo-")))
+    kinesis = _start_kinesis(at_end)
+    with story.step("a private Postgres starts") as step:
+        postgres = at_end.enter_context(PrivatePostgres())
+        [(version,)] = postgres.psql("SHOW server_version")
+        step.title = f"a private Postgres {version.split()[0]} with wal2json, on port {postgres.port}"
+    return Stage(postgres, kinesis, directory, seed, seconds, stays)
+
+
+def _start_kinesis(at_end: ExitStack) -> Future[LocalKinesis]:
+    kinesis = LocalKinesis()
+
+    def start() -> LocalKinesis:
+        kinesis.start()
+        return kinesis
+
+    aside = at_end.enter_context(ThreadPoolExecutor(1, thread_name_prefix="kinesis"))
+    # Before its thread is waited for: one that is still starting then gives up.
+    at_end.callback(kinesis.close)
+    return aside.submit(start)
 
 
 def _view(story: Story) -> Screen | PlainLines:

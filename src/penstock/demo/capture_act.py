@@ -44,7 +44,7 @@ class CaptureOutcome:
 
 
 class CaptureAct:
-    """Played once: `start`, `kill_the_leader`, `catch_up`, `prove`."""
+    """Played once: `start`, `kill_the_leader`, `catch_up`, `stop` or, at the end, `stay`; and `prove`."""
 
     def __init__(self, stage: Stage, story: Story, watch: Watch) -> None:
         self._stage = stage
@@ -55,7 +55,10 @@ class CaptureAct:
 
     def start(self, at_end: ExitStack) -> None:
         """A leader and a standby; the first becomes leader, because it is alone."""
-        self._stage.kinesis.create_stream(STREAM, SHARDS)
+        with self._story.step("an embedded Kinesis starts") as step:
+            kinesis = self._stage.kinesis
+            kinesis.create_stream(STREAM, SHARDS)
+            step.title = f"an embedded Kinesis (moto), at {kinesis.endpoint_url}"
         self._start("capture A", "streaming", "leads", at_end)
         self._start("capture B", "standby", "stands by", at_end)
 
@@ -75,10 +78,17 @@ class CaptureAct:
             step.title = f"{standby.name} leads, {self._takeover_s:.1f} s after the kill"
 
     def catch_up(self) -> None:
-        """Everything is in the stream, and the leader ends."""
-        leader = self._leader()
+        """Everything is in the stream."""
         with self._story.step("the stream catches up: all WAL is confirmed to Postgres"):
-            self._watch.wait_until_confirmed(leader)
+            self._watch.wait_until_confirmed(self._leader())
+
+    def stay(self, at_end: ExitStack) -> None:
+        """The leader has a standby again."""
+        self._start("capture C", "standby", "stands by", at_end)
+
+    def stop(self) -> None:
+        """The leader ends."""
+        leader = self._leader()
         with self._story.step(f"{leader.name} is told to stop: it drains and ends") as step:
             self._watch.stop(leader)
             step.title = f"{leader.name} was told to stop: drained, exit code 0"

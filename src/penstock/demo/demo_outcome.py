@@ -14,6 +14,8 @@ class DemoOutcome:
 
     capture: CaptureOutcome
     shapes: ShapesOutcome
+    stays: bool = False
+    """Whether everything keeps running."""
 
     @property
     def holds(self) -> bool:

@@ -9,6 +9,7 @@ from penstock.demo.demo_outcome import DemoOutcome
 from penstock.demo.lake_proof import TableCounts
 from penstock.demo.shapes_act import ShapesOutcome
 
+_OFFER: Final = "See its pages: penstock demo --stay keeps everything running and prints where they are."
 _NEXT: Final = 'Next: README.md, "Point it at your own Postgres".'
 _MOST_FINDINGS: Final = 10
 
@@ -42,7 +43,7 @@ def lines(outcome: DemoOutcome) -> list[Line]:
 def last_words(outcome: DemoOutcome) -> list[str]:
     """Where to go next; or what is wrong, by name, and not more than a person reads."""
     if outcome.holds:
-        return [_NEXT]
+        return [_NEXT] if outcome.stays else [_OFFER, _NEXT]
     found = outcome.findings()
     rest = len(found) - _MOST_FINDINGS
     return found[:_MOST_FINDINGS] + ([f"... and {rest:,} more"] if rest > 0 else [])

@@ -48,7 +48,7 @@ class ShapesOutcome:
 
 class ShapesAct:
     """Played once: `start`, `wait_for_spark`, `wait_for_tables`, `kill_and_start_again`, `wait_until_back`,
-    `catch_up`, `verify`, `prove`.
+    `catch_up`, `stop` unless it stays, `verify`, `prove`.
 
     One process that is killed and started again, not a leader and a standby: a second Spark would take the
     machine's other core from the shop.
@@ -87,6 +87,11 @@ class ShapesAct:
 
     def wait_for_tables(self, service: Service) -> None:
         """Every table is made, while the shop is open."""
+        with self._story.step(f"{service.name} copies its first table", loud=True) as step:
+            [first] = self._watch.wait(
+                lambda: service.events("snapshot_done")[:1], f"{service.name} did not copy a table", service
+            )
+            step.title = f"{service.name} has made its first Delta table: {first['shape']}"
         with self._story.step(f"{service.name} copies three tables") as step:
 
             def copied() -> bool:
@@ -118,9 +123,12 @@ class ShapesAct:
             )
 
     def catch_up(self, service: Service) -> None:
-        """Everything is in the tables, and the service ends."""
+        """Everything is in the tables."""
         with self._story.step("the tables catch up: all WAL is confirmed to Postgres"):
             self._watch.wait_until_confirmed(service)
+
+    def stop(self, service: Service) -> None:
+        """The service ends."""
         with self._story.step(f"{service.name} is told to stop: it flushes and ends") as step:
             self._watch.stop(service)
             step.title = f"{service.name} was told to stop: flushed, exit code 0"

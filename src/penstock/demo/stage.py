@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,15 @@ class Stage:
     """The servers, a directory for logs, and what the command was asked for."""
 
     postgres: PrivatePostgres
-    kinesis: LocalKinesis
+    starting_kinesis: Future[LocalKinesis]
+    """It starts while others do: nobody needs it before capture."""
     directory: Path
     seed: int
     seconds: float
+    stays: bool = False
+    """Whether everything keeps running after the proofs."""
+
+    @property
+    def kinesis(self) -> LocalKinesis:
+        """Waits until it has started."""
+        return self.starting_kinesis.result()

@@ -37,6 +37,7 @@ class StreamReader:
                 continue
             if manifest["system"] != self._system:
                 raise StreamBroken(f"system {manifest['system']}: not {self._system}")
+            self._check_history(manifest)
             self._early.append(manifest)
             for early in sorted(self._early, key=lambda each: str(each["since"])):
                 if self.applied is not None and early["since"] > self.applied:
@@ -50,15 +51,21 @@ class StreamReader:
             first = min(early["since"] for early in self._early)
             raise StreamBroken(f"GAP: applied up to {self.applied}, the next manifest begins at {first}")
 
+    def _check_history(self, manifest: dict[str, Any]) -> None:
+        start, resolved = self.applied or manifest["since"], manifest["resolved"]
+        left = dict(manifest.get("history", ()))
+        timeline, lsn = (int(part, 16) for part in start.split(".")[:2])
+        if resolved > start and (
+            lsn > _lsn(left[timeline]) if timeline in left else start[:8] != resolved[:8]
+        ):
+            raise StreamBroken(f"what was applied up to {start} never happened in timeline {resolved[:8]}")
+
     def _apply(self, manifest: dict[str, Any]) -> Iterator[list[bytes]]:
         since, resolved, start = manifest["since"], manifest["resolved"], self.applied or manifest["since"]
         if resolved <= start:
             self.applied = start
             return
-        left = dict(manifest.get("history", ()))
-        timeline, lsn = (int(part, 16) for part in start.split(".")[:2])
-        if lsn > _lsn(left[timeline]) if timeline in left else start[:8] != resolved[:8]:
-            raise StreamBroken(f"what was applied up to {start} never happened in timeline {resolved[:8]}")
+        self._check_history(manifest)
         found: dict[bytes, bytes] = {}
         by, low, high = (manifest[name].encode() for name in ("by", "since", "resolved"))
         for shard, (first, last, _) in manifest["shards"].items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from random import Random
 from typing import Final, NamedTuple
 
@@ -13,9 +14,21 @@ import psycopg
 from penstock.demo import shop
 
 WRITERS: Final = 4
-_PAUSE_S: Final = 0.025
-"""Between two transactions of a writer: on two cores, everybody else has to breathe too."""
+BUSY_S: Final = 0.025
+"""On two cores, everybody else has to breathe too."""
+QUIET_S: Final = 0.1
+"""While a Spark warms up."""
+CALM_S: Final = 1.0
+"""For somebody who watches: enough for charts that move."""
 _REMEMBERED: Final = 40
+
+
+@dataclass
+class Pace:
+    """How busy the shop is; may be changed while it is open."""
+
+    pause_s: float
+    """Between two transactions of a writer, on average."""
 
 
 class Books(NamedTuple):
@@ -31,9 +44,11 @@ class Books(NamedTuple):
 class Workload:
     """Writers, each on a thread and a connection of its own, each with a random sequence of its own."""
 
-    def __init__(self, conninfo: str, *, seed: int) -> None:
+    def __init__(self, conninfo: str, *, seed: int, pace: Pace) -> None:
         self._closing = threading.Event()
-        self._writers = [_Writer(conninfo, f"{seed}/{number}", self._closing) for number in range(WRITERS)]
+        self._writers = [
+            _Writer(conninfo, f"{seed}/{number}", self._closing, pace) for number in range(WRITERS)
+        ]
         self._threads = ThreadPoolExecutor(WRITERS, thread_name_prefix="writer")
         self._running: list[Future[None]] = []
 
@@ -42,9 +57,12 @@ class Workload:
         """What was done so far."""
         return Books(*map(sum, zip(*(writer.books for writer in self._writers), strict=True)))
 
-    def open(self) -> None:
-        """Fill the shop, then let everybody work."""
+    def stock_up(self) -> None:
+        """Fill the shop, once in its life."""
         self._writers[0].stock_up()
+
+    def open(self) -> None:
+        """Let everybody work."""
         self._running = [self._threads.submit(writer.run) for writer in self._writers]
 
     def check(self) -> None:
@@ -60,11 +78,12 @@ class Workload:
 
 
 class _Writer:
-    def __init__(self, conninfo: str, seed: str, closing: threading.Event) -> None:
+    def __init__(self, conninfo: str, seed: str, closing: threading.Event, pace: Pace) -> None:
         self.books = Books()
         self._conninfo = conninfo
         self._random = Random(seed)  # noqa: S311 (a shop, not a secret)
         self._closing = closing
+        self._pace = pace
         self._orders: list[int] = []
 
     def stock_up(self) -> None:
@@ -73,7 +92,7 @@ class _Writer:
 
     def run(self) -> None:
         with psycopg.connect(self._conninfo, autocommit=True) as connection:
-            while not self._closing.wait(self._random.expovariate(1 / _PAUSE_S)):
+            while not self._closing.wait(self._random.expovariate(1 / self._pace.pause_s)):
                 self._transact(connection, self._next_task(), regret=self._random.random() < 0.08)
 
     def _next_task(self) -> Callable[[shop.Till], None]:

@@ -26,7 +26,7 @@ class OffsetRefused(PenstockError):
 
 
 class StorageFailed(PenstockError):
-    """A table's storage can't be written."""
+    """A table's storage can't be read or written."""
 
 
 class StorageRefused(PenstockError):

@@ -8,10 +8,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import json
 import os
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -28,6 +30,7 @@ ACCESS_KEY_ID = "local"
 SECRET_ACCESS_KEY = "local-secret"  # noqa: S105 (an emulator's)
 
 _START_S = 60.0
+_NO_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +143,17 @@ class LocalKinesis:
     def delete_stream(self, name: str) -> None:
         """Delete a stream with its records."""
         self.client.delete_stream(StreamName=name)
+
+    def expire(self, stream: str, before: float) -> None:
+        """Let retention pass what arrived before a time (time.time), and emptied closed shards."""
+        scope = f"Credential={ACCESS_KEY_ID}/20260101/{self.region}/kinesis/aws4_request"
+        request = urllib.request.Request(  # noqa: S310 (it is http, to ourselves)
+            self.endpoint_url,
+            json.dumps({"StreamName": stream, "Before": before}).encode(),
+            {"X-Amz-Target": "Penstock.Expire", "Authorization": f"AWS4-HMAC-SHA256 {scope}, Signature=0"},
+        )
+        with _NO_PROXY.open(request) as answer:
+            answer.read()
 
     def read_all(self, stream: str) -> list[StoredRecord]:
         """Every record that the stream holds now: shard after shard, in sequence order within each."""

@@ -1,12 +1,16 @@
 """The process behind LocalKinesis: moto's Kinesis, made safe and quick enough to load.
 
-moto keeps the streams and answers every call but those that put and get records, split and merge shards.
-These are answered here, on moto's own shards, because moto
+moto keeps the streams and answers every call but those that put and find and get records, split and merge
+shards. These are answered here, on moto's own shards, because moto
 - loses records when two requests write to one shard at once: both take the same sequence number,
 - walks over all records of a shard for each record put, and spends milliseconds on each page read,
 - goes on writing to shards that were closed by a split or a merge, moves their records to the new ones, and
   lets readers of a closed shard wait for ever,
+- numbers each stream's records from 1, so that a stream that was deleted and created again takes the numbers
+  of the former one for its own,
 - still refuses requests over 5 MiB, where Kinesis now takes 10.
+
+Retention is a call of our own: `Penstock.Expire` takes what arrived before a time out of a stream.
 
 One event loop serves all connections, so that no two writes meet, and keeps them alive as Kinesis does.
 """
@@ -34,10 +38,13 @@ from moto.kinesis.utils import compose_shard_iterator, decompose_shard_iterator
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from werkzeug.test import Client
 
+from penstock.local.kinesis_numbers import numbers_of
+
 MAX_REQUEST_BYTES = 10 * 1024 * 1024
 MAX_REQUEST_RECORDS = 500
 MAX_PAGE_RECORDS = 10_000
 
+EXPIRE = "Penstock.Expire"
 _TARGET = "Kinesis_20131202."
 _JSON = "application/x-amz-json-1.1"
 
@@ -57,8 +64,10 @@ class Emulator:
             f"{_TARGET}PutRecords": self._put_records,
             f"{_TARGET}PutRecord": self._put_record,
             f"{_TARGET}GetRecords": _get_records,
+            f"{_TARGET}GetShardIterator": _get_shard_iterator,
             f"{_TARGET}SplitShard": _split_shard,
             f"{_TARGET}MergeShards": _merge_shards,
+            EXPIRE: _expire,
         }
 
     async def handle(self, request: web.BaseRequest) -> web.Response:
@@ -160,26 +169,42 @@ def _shard_for(stream: Stream, record: dict[str, Any]) -> Shard:
 
 
 def _append(shard: Shard, record: dict[str, Any], arrived: float) -> int:
-    number = len(shard.records) + 1  # a shard numbers its records from 1, without gaps
+    numbers = numbers_of(shard)
+    numbers.last += 1
     # All that moto reads of a record when a shard is split, merged or searched by time; its own class keeps a
     # list of every record ever made, those of deleted streams too.
     stored = SimpleNamespace(
         partition_key=record["PartitionKey"],
         explicit_hash_key=record.get("ExplicitHashKey"),
         data=record["Data"],
-        sequence_number=number,
+        sequence_number=numbers.last,
         created_at=arrived,
     )
-    shard.records[number] = cast("Record", stored)
-    return number
+    shard.records[numbers.last] = cast("Record", stored)
+    return numbers.last
+
+
+def _get_shard_iterator(backend: KinesisBackend, request: dict[str, Any]) -> dict[str, Any]:
+    stream, shard_id, kind = _stream(backend, request), request["ShardId"], request["ShardIteratorType"]
+    number = request.get("StartingSequenceNumber")
+    if number is not None and not numbers_of(stream.get_shard(shard_id)).knows(int(number)):
+        raise InvalidArgumentError(
+            f"StartingSequenceNumber {number} used in GetShardIterator on shard {shard_id} in stream"
+            f" {stream.stream_name} under account {DEFAULT_ACCOUNT_ID} is invalid because it did not come"
+            " from this stream."
+        )
+    # As they came: moto's own names for their types are wrong.
+    place = cast("tuple[Any, Any]", (number, request.get("Timestamp")))
+    return {"ShardIterator": backend.get_shard_iterator(None, stream.stream_name, shard_id, kind, *place)}
 
 
 def _get_records(backend: KinesisBackend, request: dict[str, Any]) -> dict[str, Any]:
-    stream_name, shard_id, after = decompose_shard_iterator(request["ShardIterator"])
+    stream_name, shard_id, behind = decompose_shard_iterator(request["ShardIterator"])
     shard = backend.describe_stream(request.get("StreamARN"), stream_name).get_shard(shard_id)
-    held = len(shard.records)
-    last = max(int(after), min(held, int(after) + request.get("Limit", MAX_PAGE_RECORDS)))
-    page = [shard.records[number] for number in range(int(after) + 1, last + 1)]
+    held = numbers_of(shard).last
+    after = max(int(behind), held - len(shard.records))
+    last = max(after, min(held, after + request.get("Limit", MAX_PAGE_RECORDS)))
+    page = [shard.records[number] for number in range(after + 1, last + 1)]
     behind_s = shard.records[held].created_at - page[-1].created_at if page else 0.0
     answer: dict[str, Any] = {
         "Records": [
@@ -196,6 +221,16 @@ def _get_records(backend: KinesisBackend, request: dict[str, Any]) -> dict[str, 
     if shard.is_open or last < held:
         answer["NextShardIterator"] = compose_shard_iterator(stream_name, shard, last)
     return answer
+
+
+def _expire(backend: KinesisBackend, request: dict[str, Any]) -> dict[str, Any]:
+    stream = _stream(backend, request)
+    for shard_id, shard in list(stream.shards.items()):
+        kept = [record for record in shard.records.values() if record.created_at >= request["Before"]]
+        shard.records = OrderedDict((record.sequence_number, record) for record in kept)
+        if not kept and not shard.is_open:
+            del stream.shards[shard_id]
+    return {}
 
 
 def _backend(request: web.BaseRequest) -> KinesisBackend | None:

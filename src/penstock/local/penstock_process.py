@@ -138,7 +138,7 @@ class PenstockProcess:
     def get(self, path: str, timeout: float = 5.0) -> OpsAnswer:
         """Ask its ops port; an error status is an answer too. OSError if nobody listens there."""
         try:
-            with _DIRECT.open(f"{self._find_ops_url()}{path}", timeout=timeout) as answer:
+            with _DIRECT.open(f"{self.ops_url}{path}", timeout=timeout) as answer:
                 return OpsAnswer(answer.status, answer.read().decode())
         except urllib.error.HTTPError as refused:
             with refused:
@@ -190,7 +190,9 @@ class PenstockProcess:
         for path in self._deleted_at_end:
             path.unlink()
 
-    def _find_ops_url(self) -> str:
+    @property
+    def ops_url(self) -> str:
+        """Where its ops port is. ConnectionRefusedError if it has not said so yet."""
         if self._ops_url is None:
             started = self.events("started")
             if not started:

@@ -8,6 +8,8 @@ from typing import Final
 
 import structlog
 
+from penstock.terminal import wants_colour
+
 _TALKATIVE: Final = frozenset({"boto3", "botocore", "s3transfer", "urllib3"})
 _SAY_AGAIN_S: Final = 60.0
 
@@ -15,7 +17,9 @@ _SAY_AGAIN_S: Final = 60.0
 def configure(*, log_format: str, level: str) -> None:
     """Write events to standard output, as JSON lines or for a person's eyes."""
     renderer: structlog.typing.Processor = (
-        structlog.dev.ConsoleRenderer() if log_format == "console" else structlog.processors.JSONRenderer()
+        structlog.dev.ConsoleRenderer(colors=wants_colour(sys.stdout))
+        if log_format == "console"
+        else structlog.processors.JSONRenderer()
     )
     structlog.configure(
         processors=[

@@ -14,7 +14,7 @@ from pydantic_settings import BaseSettings, DotEnvSettingsSource
 
 from penstock.settings.errors import SettingsError
 from penstock.settings.kinds import Group
-from penstock.settings.services import SHAPES_SLOT, CaptureSettings, ShapesSettings
+from penstock.settings.services import SHAPES_SLOT, CaptureSettings, ShapesSettings, SlotSettings
 
 DOTENV = Path(".env")
 
@@ -37,6 +37,13 @@ def load_capture_settings(
     read, and what only `.env` has is exported to it: libpq and botocore look for PG* and AWS_* there.
     """
     return _load(CaptureSettings, _variables(environ, dotenv))
+
+
+def load_slot_settings(
+    environ: Mapping[str, str] | None = None, dotenv: Path | None = DOTENV
+) -> SlotSettings:
+    """Read what says where a capture's slot and ops port are; nothing else need be set."""
+    return _load(SlotSettings, _variables(environ, dotenv))
 
 
 def load_shapes_settings(

@@ -109,6 +109,14 @@ class CaptureSettings(Group):
         return found
 
 
+class SlotSettings(Group):
+    """What is needed to find a service and its slot."""
+
+    replication: ReplicationSettings
+    leader: LeaderSettings
+    ops: OpsSettings
+
+
 class ShapesSettings(Group):
     """All that `penstock shapes` and `penstock verify` can be told, beside the shapes file."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 
 from penstock.decoding.plugins import decoder_for
@@ -13,7 +14,8 @@ from penstock.kinesis.read.chain import Link
 from penstock.kinesis.read.errors import RecordsExpired, StreamReadError
 from penstock.kinesis.read.manifest_log import ManifestLog, Place
 from penstock.kinesis.read.marked_plan import PATIENCE_S, MarkedOffset, MarkedPlan, ReadLimits
-from penstock.kinesis.read.marked_ranges import MarkedTask, ShardSpan, plan_tasks, read_span, read_task
+from penstock.kinesis.read.marked_ranges import MarkedTask, ShardSpan, has_begin, plan_tasks, read_task
+from penstock.kinesis.read.newest import Newest
 from penstock.kinesis.read.shards import ShardInfo
 from penstock.model.log_offset import LogOffset
 from penstock.model.stream_position import StreamPosition
@@ -24,6 +26,10 @@ from penstock.sources.marked_rows import PLUGIN, Typed, is_pointer, of_tables
 _LONGEST_STEP: Final = 1024
 _LOOKED_AT: Final = 5
 """So many of a table's newest manifests tell its columns."""
+_PARTS: Final = 2
+"""Or fewer, if so many parts of the manifests have them: some ten minutes."""
+_LOOKED_CHANGES: Final = 5_000
+"""So many changes of a manifest, for each task: it may tell of a transaction of any size."""
 
 
 class _Candidate(NamedTuple):
@@ -48,15 +54,12 @@ class MarkedDriver:
         return self._earliest() if self._query.start == EARLIEST else self._latest()
 
     def _latest(self) -> MarkedOffset | None:
-        newest: Manifest | None = None
-        last: Place | None = None
-        for place, manifest in self._log.read(None):
-            last = place
-            # One that was replaced may have been carried out late.
-            newest = manifest if newest is None else max(newest, manifest, key=lambda each: each.resolved)
-        if newest is None:
-            return None
-        return MarkedOffset(newest.resolved, last, newest.system, newest.resolved, last)
+        newest = Newest()
+        for part in self._log.backwards():
+            newest.take(part)
+            if newest.is_certain:
+                break
+        return newest.offset
 
     def _earliest(self) -> MarkedOffset | None:
         """The first manifest whose records are there, or empty ones directly before it.
@@ -99,12 +102,10 @@ class MarkedDriver:
             " retention has passed them"
         )
 
-    def newest(self) -> str:
-        """Where the newest manifest ends."""
-        ends = [manifest.resolved for _, manifest in self._log.read(None)]
-        if not ends:
-            raise self.unmarked()
-        return max(ends)
+    def newest(self, offset: MarkedOffset) -> str:
+        """Where the newest manifest behind an offset ends."""
+        ends = (manifest.resolved for _, manifest in self._log.read(offset.place))
+        return max(ends, default=offset.resolved)
 
     def begin_patiently(self, now: float) -> MarkedOffset | None:
         """The same; an error if none has come for long."""
@@ -131,7 +132,7 @@ class MarkedDriver:
         end = self.begin()
         if end is None:
             raise self.unmarked()
-        newest = self.newest()
+        newest = self.newest(end)
         found: list[MarkedTask] = []
         while True:
             start, end = end, self.plan.advance(end, ReadLimits(), now, up_to=newest)
@@ -146,23 +147,31 @@ class MarkedDriver:
 
     def look(self) -> Typed:
         """The columns and the key of the tables, by their newest changes."""
-        newest: deque[Manifest] = deque(maxlen=_LOOKED_AT)
-        newest += (each for _, each in self._log.read(None) if self._touches(each))
-        layout = Layout(decoder_for(PLUGIN).cells)
-        for manifest in newest:
-            for task in plan_tasks([Link(manifest, manifest.since)], self._shards(), manifest.resolved):
-                for relation, found in of_tables(
-                    read_task(self._stream, task), frozenset(self._query.tables)
-                ):
-                    at = StreamPosition.parse(found.position)
-                    if relation is not None and not is_pointer(found):
-                        layout.take(relation, LogOffset(at.commit_lsn, at.operation - 1), found.payload)
+        newest: list[Manifest] = []
+        for count, part in enumerate(self._log.backwards(), start=1):
+            older = deque((each for _, each in part if self._touches(each)), maxlen=_LOOKED_AT)
+            newest = [*older, *newest][-_LOOKED_AT:]
+            if len(newest) == _LOOKED_AT or (count >= _PARTS and self._layout(newest).columns):
+                break
+        layout = self._layout(newest)
         if not layout.columns:
             raise StreamReadError(
                 f"{self._query.stream} has no changes of {', '.join(map(str, self._query.tables))} that tell"
                 ' its columns. Fix: .option("raw", "true"), or begin when there are some'
             )
         return Typed(layout.columns, layout.key)
+
+    def _layout(self, manifests: Sequence[Manifest]) -> Layout:
+        layout = Layout(decoder_for(PLUGIN).cells)
+        tables = frozenset(self._query.tables)
+        for manifest in manifests:
+            for task in plan_tasks([Link(manifest, manifest.since)], self._shards(), manifest.resolved):
+                found_first = islice(of_tables(read_task(self._stream, task), tables), _LOOKED_CHANGES)
+                for relation, found in found_first:
+                    at = StreamPosition.parse(found.position)
+                    if relation is not None and not is_pointer(found):
+                        layout.take(relation, LogOffset(at.commit_lsn, at.operation - 1), found.payload)
+        return layout
 
     def _touches(self, manifest: Manifest) -> bool:
         tables = manifest.tables
@@ -178,12 +187,7 @@ class MarkedDriver:
     def _is_there(self, manifest: Manifest) -> bool:
         """Whether the first record that it speaks of is there in each shard."""
         shards = self._shards() if manifest.shards else {}
-        for name, found in manifest.shards.items():
-            first = int(found.first)
-            if name not in shards:
-                return False
-            try:
-                next(iter(read_span(self._stream, ShardSpan(name, first, first))))
-            except RecordsExpired:
-                return False
-        return True
+        return all(
+            name in shards and has_begin(self._stream, ShardSpan(name, int(found.first), int(found.first)))
+            for name, found in manifest.shards.items()
+        )

@@ -67,6 +67,7 @@ class MarkedStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
     def __init__(self, query: MarkedQuery, typed: Typed | None) -> None:
         super().__init__(query, typed)
         self._driver: MarkedDriver | None = None
+        self._ends_with_now = False
         self._available: str | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -94,7 +95,7 @@ class MarkedStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
 
     def prepareForTriggerAvailableNow(self) -> None:
         """What is there now is all that is read."""
-        self._available = self.driver.newest()
+        self._ends_with_now = True
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch."""
@@ -102,8 +103,12 @@ class MarkedStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
         offset = _offset(start)
         if offset is None:
             offset = self.driver.begin_patiently(now)
+            if offset is None and self._ends_with_now:
+                raise self.driver.unmarked()
             if offset is None:
                 return start
+        if self._ends_with_now and self._available is None:
+            self._available = self.driver.newest(offset)
         limits = ReadLimits() if isinstance(limit, ReadAllAvailable) else self._query.limits
         return _json(self.driver.plan.advance(offset, limits, now, up_to=self._available))
 

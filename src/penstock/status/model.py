@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from penstock.status.outside_reading import OutsideReading
+
 
 class SlotReading(msgspec.Struct, frozen=True):
     """The replication slot, as the server had it."""
@@ -90,3 +92,5 @@ class Status(msgspec.Struct, frozen=True):
     slot: SlotReading
     capture: CaptureReading | None = None
     shapes: ShapesReading | None = None
+    outside: OutsideReading | None = None
+    """Set if no process was asked; `ready` then says that nothing is seen to be wrong."""

@@ -40,7 +40,8 @@ class Chain(Generic[P]):
 
     1. A manifest of another slot isn't our concern; one of another system under our slot's name is an error.
     2. One that ends at or below what was applied says nothing new.
-    3. What was applied must lie on the line of the manifest's history, else HistoryLost.
+    3. What was applied must lie on the line of the manifest's history, else HistoryLost: at once, for nothing
+       that comes late can change that.
     4. One that begins beyond what was applied is held back: another may come late. Who waits too long for
        that asks `gap`.
     5. All others are Links, and what was applied is then where they end.
@@ -80,8 +81,8 @@ class Chain(Generic[P]):
 
     def take(self, manifest: Manifest, place: P) -> list[tuple[Link, P]]:
         """The next manifest, and where it stands; gives what is to be applied, each with its `resume_at`."""
-        before, self._place = self._place, place
         if manifest.slot != self._slot:
+            self._place = place
             return []
         if self.system is None:
             self.system = manifest.system
@@ -93,6 +94,9 @@ class Chain(Generic[P]):
             )
         if self.applied is None:
             self.applied = manifest.since
+        if manifest.resolved > self.applied:
+            self._check_history(manifest)
+        before, self._place = self._place, place
         self._held.append(_Held(manifest, before))
         return list(self._links())
 
@@ -112,21 +116,26 @@ class Chain(Generic[P]):
             self.applied = held.manifest.resolved
             links.append((link, self.resume_at))
 
+    def go_back(self, applied: str, manifest: Manifest) -> None:
+        """Only this much was applied: what was taken beyond it never happened in the manifest's history."""
+        self.applied = applied
+        self._held = [each for each in self._held if has_happened(each.manifest.resolved, manifest)]
+
     def _check_history(self, manifest: Manifest) -> None:
         assert self.applied is not None, "there is a first manifest"
-        applied = StreamPosition.parse(self.applied)
-        left = {timeline: parse_lsn(lsn) for timeline, lsn in manifest.history}.get(applied.timeline)
-        on_line = (
-            applied.timeline == manifest.resolved_position.timeline
-            if left is None
-            else applied.commit_lsn <= left
-        )
-        if not on_line:
+        if not has_happened(self.applied, manifest):
             raise HistoryLost(
-                f"what was applied up to {applied.described()} never happened in the history of"
+                f"what was applied up to {_shown(self.applied)} never happened in the history of"
                 f" {manifest.resolved_position.described()}: a standby was promoted that had not all of it."
                 " Fix: begin again, with a new snapshot of what is kept downstream"
             )
+
+
+def has_happened(position: str, manifest: Manifest) -> bool:
+    """Whether everything up to a position is on the line of a manifest's history."""
+    at = StreamPosition.parse(position)
+    left = {timeline: parse_lsn(lsn) for timeline, lsn in manifest.history}.get(at.timeline)
+    return at.timeline == manifest.resolved_position.timeline if left is None else at.commit_lsn <= left
 
 
 def _shown(position: str) -> str:

@@ -17,7 +17,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from penstock.kinesis.aws.backoff import full_jitter
 from penstock.kinesis.aws.session import one_line, open_session
-from penstock.kinesis.read.errors import StreamReadError
+from penstock.kinesis.read.errors import AnotherStream, StreamReadError
 from penstock.kinesis.read.shards import ShardInfo
 
 MOST_RECORDS: Final = 10_000
@@ -40,6 +40,11 @@ _TRANSIENT: Final = frozenset(
     }
 )
 _EXPIRED_ITERATOR: Final = "ExpiredIteratorException"
+_FOREIGN: Final = "did not come from this stream"
+_FIX_FOREIGN: Final = (
+    " The stream was deleted and created again, or the position is another one's. Fix: begin again (a query"
+    " of Spark's: with a new checkpoint), with a new snapshot of what is kept downstream"
+)
 
 
 class ReadRecord(NamedTuple):
@@ -169,7 +174,10 @@ class StreamClient:
                 if code == _EXPIRED_ITERATOR:
                     return None
                 if code not in _TRANSIENT and status < 500:
-                    raise StreamReadError(f"{self.stream}: {operation}: {one_line(error)}") from None
+                    said = f"{self.stream}: {operation}: {one_line(error)}"
+                    if _FOREIGN in str(error):
+                        raise AnotherStream(said + _FIX_FOREIGN) from None
+                    raise StreamReadError(said) from None
                 failed: Exception = error
             except BotoCoreError as error:
                 failed = error

@@ -11,3 +11,7 @@ class StreamReadError(PenstockError):
 
 class RecordsExpired(StreamReadError):
     """Records that are needed are no longer in the stream: its retention has passed them."""
+
+
+class AnotherStream(StreamReadError):
+    """A position is of a stream that was deleted, and created again under its name."""

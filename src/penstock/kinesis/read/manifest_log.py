@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple
 
 from penstock.kinesis.marked.manifest import Manifest, decode, partition_key
-from penstock.kinesis.read.client import TRIM_HORIZON, Start, StreamClient
+from penstock.kinesis.read.client import TRIM_HORIZON, ReadRecord, Start, StreamClient
 from penstock.kinesis.read.errors import StreamReadError
 from penstock.kinesis.read.shards import ShardInfo, parents_first
+
+_BACK: Final = tuple(timedelta(minutes=12**step) for step in range(6))
+"""How far the parts of `backwards` reach: a minute, twelve of them, 2.4 hours, … half a year."""
 
 
 class Place(NamedTuple):
@@ -40,8 +44,42 @@ class ManifestLog:
                     # More can come only here: a shard has children when it is closed.
                     return
 
+    def backwards(self) -> Iterator[Iterator[tuple[Place, Manifest]]]:
+        """All that is there, in parts: those of the last minute, of eleven minutes before, and so on.
+
+        Each part is in its own order, and has to be read before the next one is asked for. So whoever looks
+        for something recent doesn't pay for the age of a stream.
+        """
+        ours = self._ours()
+        now = self._client.listed_at or datetime.now(UTC)
+        begun: dict[str, int] = {}
+        for start in (*(Start.arrived(now - back) for back in _BACK), TRIM_HORIZON):
+            yield self._part(ours, start, begun)
+
+    def _part(
+        self, ours: Sequence[ShardInfo], start: Start, begun: dict[str, int]
+    ) -> Iterator[tuple[Place, Manifest]]:
+        """From `start` up to where newer parts have begun. Times of arrival need not ascend; numbers do."""
+        for shard in ours:
+            for record in self._records(shard, start, begun.get(shard.shard_id)):
+                begun[shard.shard_id] = min(record.sequence, begun.get(shard.shard_id, record.sequence))
+                if record.partition_key == self._key:
+                    yield Place(shard.shard_id, record.sequence), self._manifest(shard, record.data)
+
+    def _records(self, shard: ShardInfo, start: Start, end: int | None) -> Iterator[ReadRecord]:
+        for page in self._client.pages(shard.shard_id, start):
+            for record in page.records:
+                if end is not None and record.sequence >= end:
+                    return
+                yield record
+            if page.behind_ms == 0 and not page.is_last:
+                return
+
+    def _ours(self) -> list[ShardInfo]:
+        return parents_first(shard for shard in self._client.shards() if shard.has_key(self._key))
+
     def _from(self, after: Place | None) -> Iterator[tuple[ShardInfo, Start]]:
-        ours = parents_first(shard for shard in self._client.shards() if shard.has_key(self._key))
+        ours = self._ours()
         if after is None or all(shard.shard_id != after.shard for shard in ours):
             yield from ((shard, TRIM_HORIZON) for shard in ours)
             return

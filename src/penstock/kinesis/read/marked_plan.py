@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from penstock.kinesis.marked.manifest import Manifest
-from penstock.kinesis.read.chain import Chain, Link
+from penstock.kinesis.read.chain import Chain, HistoryLost, Link, has_happened
 from penstock.kinesis.read.errors import RecordsExpired
 from penstock.kinesis.read.manifest_log import Place
 from penstock.model.stream_position import StreamPosition
@@ -58,7 +58,9 @@ class MarkedPlan:
        many links of the chain as the limits allow, at least one, or the same offset if there is none.
     2. `links` gives the links between two offsets, those of a restarted query included: then the chain is
        built again from the first of them. Where it doesn't reach the second, manifests are gone: an error.
-    3. `held_since` is when the first manifest came that is held back for another; too long ago is a gap.
+    3. What was read ahead and never happened in the history of a later manifest is left out, for as long as
+       it is in no batch. What is in one counts as applied.
+    4. `held_since` is when the first manifest came that is held back for another; too long ago is a gap.
     """
 
     def __init__(self, fetch: Fetch, slot: str) -> None:
@@ -147,7 +149,12 @@ class MarkedPlan:
         if is_enough():
             return
         for place, manifest in self._fetch(chain.place):
-            links = [_Step(link, resume_at) for link, resume_at in chain.take(manifest, place)]
+            try:
+                taken = chain.take(manifest, place)
+            except HistoryLost:
+                self._leave_out(manifest)
+                taken = chain.take(manifest, place)
+            links = [_Step(link, resume_at) for link, resume_at in taken]
             self._steps += links
             for step in links:
                 self._count(step.link.manifest, 1)
@@ -161,6 +168,15 @@ class MarkedPlan:
             self._held_since = now
         if now - self._held_since >= patience_s:
             raise gap
+
+    def _leave_out(self, manifest: Manifest) -> None:
+        """Forget the steps that never happened in a history that goes on: nobody has applied them."""
+        chain, at = self._chain, self._at
+        assert chain is not None, "the plan is at an offset"
+        assert at is not None, "the plan is at an offset"
+        while self._steps and not has_happened(self._steps[-1].link.manifest.resolved, manifest):
+            self._count(self._steps.pop().link.manifest, -1)
+        chain.go_back(self._steps[-1].link.manifest.resolved if self._steps else at.resolved, manifest)
 
 
 def _exceeds(amount: int, limit: int | None) -> bool:

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from penstock.kinesis.marked.prefix import PREFIX_BYTES, unmarked
 from penstock.kinesis.read.chain import Link
 from penstock.kinesis.read.client import ReadRecord, Start, StreamClient
-from penstock.kinesis.read.errors import RecordsExpired, StreamReadError
+from penstock.kinesis.read.errors import AnotherStream, RecordsExpired, StreamReadError
 from penstock.kinesis.read.positions import Positions
 from penstock.kinesis.read.shards import ShardInfo, overlapping
 from penstock.model.lsn import format_lsn
@@ -18,6 +18,7 @@ _MARK: Final = b'{"pos":"'
 _POINTER: Final = b'"action":"Q"'
 _SILENCE: Final = 40
 """So many empty pages at the end of an open shard mean that nothing comes: some ten seconds."""
+_SHORT_SILENCE: Final = 4
 
 
 class Portion(NamedTuple):
@@ -106,13 +107,29 @@ def read_task(client: StreamClient, task: MarkedTask) -> Iterator[MarkedRecord]:
     sieve.check()
 
 
+def has_begin(client: StreamClient, span: ShardSpan) -> bool:
+    """Whether the first record of a range is there.
+
+    One that was accepted within the last second may be missed.
+    """
+    try:
+        next(_read(client, span, _SHORT_SILENCE))
+    except (AnotherStream, RecordsExpired):
+        return False
+    return True
+
+
 def read_span(client: StreamClient, span: ShardSpan) -> Iterator[ReadRecord]:
     """Every record of a range, others' included; RecordsExpired if its first one is gone."""
+    return _read(client, span, _SILENCE)
+
+
+def _read(client: StreamClient, span: ShardSpan, longest: int) -> Iterator[ReadRecord]:
     is_first = True
     silence = 0
     for page in client.pages(span.shard, Start.at(span.first)):
         silence = silence + 1 if not page.records and page.behind_ms == 0 else 0
-        is_over = page.is_last or silence >= _SILENCE
+        is_over = page.is_last or silence >= longest
         for record in page.records:
             if is_first and record.sequence != span.first:
                 raise _expired(client, span)

@@ -21,7 +21,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import structlog
@@ -45,6 +45,7 @@ from penstock.decoding.rows import ACTION, LayoutChanged
 from penstock.decoding.rows import Column as TableColumn
 from penstock.decoding.widening import TYPE_WIDENING, has_more_digits
 from penstock.durable import sync_directory
+from penstock.lake.delta.app_id import AppId
 from penstock.lake.delta.data_files import DataFiles
 from penstock.lake.delta.delta_log import DeltaLog
 from penstock.lake.delta.foreign_commits import deleted_rows, harm, is_ours, read_version
@@ -73,27 +74,6 @@ _NAME: Final = "spark.databricks.delta.commitInfo.userMetadata"
 
 
 _logger = structlog.get_logger()
-
-
-class AppId(NamedTuple):
-    """Who writes a table: the name that each commit carries."""
-
-    system_id: str
-    shape: str
-    timeline: int
-
-    @property
-    def prefix(self) -> str:
-        """What the names of all timelines have in common."""
-        return f"penstock:{self.system_id}:{self.shape}:"
-
-    @property
-    def upkeep(self) -> str:
-        """The name that upkeep's notes carry. It begins otherwise: upkeep vouches for no row."""
-        return f"penstock-upkeep:{self.system_id}:{self.shape}"
-
-    def __str__(self) -> str:
-        return f"{self.prefix}{self.timeline}"
 
 
 class ShapeTable:
@@ -165,7 +145,7 @@ class ShapeTable:
             known = checksum.get().setTransactions() if checksum.isDefined() else checksum
             transactions = known.get() if known.isDefined() else snapshot.setTransactions()
             found = [transactions.apply(place) for place in range(transactions.size())]
-            positions = [self._position(each.appId(), each.version()) for each in found]
+            positions = [self._app_id.position(each.appId(), each.version()) for each in found]
             tended = [each.version() for each in found if each.appId() == self._app_id.upkeep]
             # A table that was put in this one's place has been tended by nobody.
             before = self._tended_at if self._tended_at <= version else 0
@@ -451,10 +431,6 @@ class ShapeTable:
         """Delete what the log holds of older versions than the table's properties ask for."""
         with self._explaining():
             self._log.shorten()
-
-    def _position(self, app_id: str, version: int) -> Position | None:
-        timeline = app_id.removeprefix(self._app_id.prefix)
-        return Position(int(timeline), version) if timeline != app_id and timeline.isdecimal() else None
 
     def _own_state(self, state: TableVersion) -> TableVersion:
         """The same. A table that a newer timeline has written is not ours any more."""

@@ -11,7 +11,8 @@ from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
 
-from penstock.lake.delta.shape_table import AppId, ShapeTable
+from penstock.lake.delta.app_id import AppId
+from penstock.lake.delta.shape_table import ShapeTable
 from penstock.lake.errors import StorageRefused
 from penstock.lake.jobs.shape_jobs import OpenTable, SparkJobs
 from penstock.lake.jobs.verify_jobs import SparkVerifyJobs

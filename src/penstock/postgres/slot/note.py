@@ -89,6 +89,13 @@ class SlotNote(NamedTuple):
     """Everything below is durable in the destination. Postgres has never been told more than this."""
 
 
+async def read_note(session: AsyncConnection, slot: str) -> SlotNote | None:
+    """What a slot's note says, for somebody who only looks; None if there is none that can be used."""
+    row = await (await session.execute(_FIND, (_label(slot),))).fetchone()
+    found = None if row is None else await (await session.execute(_READ, row)).fetchone()
+    return None if found is None else _decode(bytes(found[0]))
+
+
 class NoteStore:
     """One slot's note. A leadership claims it, and then is the only one that can write it.
 
@@ -104,7 +111,7 @@ class NoteStore:
         self._slot = slot
         self._answer_s = answer_s
         self._patience_ms = round(1000 * answer_s / 2)
-        self._label = f"penstock: how far replication slot {slot} was confirmed"
+        self._label = _label(slot)
         self._session: AsyncConnection | None = None
         self._oid: int | None = None
         self._mark = secrets.token_hex(8)
@@ -293,6 +300,11 @@ class NoteStore:
             "mark": self._mark,
         }
         return json.dumps(content).encode().ljust(_SIZE)
+
+
+def _label(slot: str) -> str:
+    """The comment by which the note is found."""
+    return f"penstock: how far replication slot {slot} was confirmed"
 
 
 def _meaning(error: psycopg.Error) -> type[PostgresError]:

@@ -6,10 +6,11 @@ import pytest
 
 from penstock.kinesis.marked.manifest import Manifest
 from penstock.kinesis.read import marked_plan
-from penstock.kinesis.read.chain import StreamGap
+from penstock.kinesis.read.chain import HistoryLost, StreamGap
 from penstock.kinesis.read.errors import RecordsExpired
 from penstock.kinesis.read.manifest_log import Place
 from penstock.kinesis.read.marked_plan import PATIENCE_S, MarkedOffset, MarkedPlan, ReadLimits
+from penstock.model.lsn import format_lsn
 from penstock.model.stream_position import StreamPosition
 
 NO_LIMITS = ReadLimits()
@@ -119,3 +120,31 @@ def test_a_gap_is_given_time_unless_there_is_an_end() -> None:
 def test_nothing_lies_beyond_the_end_that_was_asked_for() -> None:
     plan = MarkedPlan(Log(*chain(6)).fetch, "slot")
     assert resolved(plan.advance(START, NO_LIMITS, 0.0, up_to=at(45))) == 40
+
+
+def of_second_timeline(since: str, resolved: int) -> Manifest:
+    history = [(1, format_lsn(35))]
+    end = str(StreamPosition(2, resolved))
+    return Manifest("R", "7", "slot", "1" * 12, since, end, 1, 100, {}, {}, history)
+
+
+def test_what_never_happened_is_left_out_as_long_as_it_is_in_no_batch() -> None:
+    """A standby was promoted that ended at 35, where the stream already had manifests up to 50."""
+    log = Log(*chain(4), of_second_timeline(at(30), 45), of_second_timeline(str(StreamPosition(2, 45)), 60))
+    end = MarkedPlan(log.fetch, "slot").advance(START, NO_LIMITS, 0.0)
+    assert end.resolved == str(StreamPosition(2, 60))
+    plan = MarkedPlan(log.fetch, "slot")
+    spans = [(link.start, link.manifest.resolved) for link in plan.links(START, end, 0.0)]
+    assert spans == [
+        (at(10), at(20)),
+        (at(20), at(30)),
+        (at(30), str(StreamPosition(2, 45))),
+        (str(StreamPosition(2, 45)), str(StreamPosition(2, 60))),
+    ]
+    # In a batch it counts as applied, whether that was read or not.
+    handed_out = MarkedPlan(Log(*log.manifests[:4]).fetch, "slot").advance(START, NO_LIMITS, 0.0)
+    assert handed_out.resolved == at(50)
+    with pytest.raises(HistoryLost, match="0/32 of timeline 1 never happened"):
+        MarkedPlan(log.fetch, "slot").advance(handed_out, NO_LIMITS, 0.0)
+    again = MarkedPlan(log.fetch, "slot").links(START, handed_out, 0.0)
+    assert [link.manifest.resolved for link in again] == [at(20), at(30), at(40), at(50)]

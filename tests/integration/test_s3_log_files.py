@@ -1,0 +1,40 @@
+"""How far a table in a bucket is, by its own log, on a real S3 protocol."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from penstock.lake.delta.app_id import AppId
+from penstock.lake.delta.log_files import read_version
+from penstock.lake.errors import StorageFailed
+from penstock.lake.ports import Position, TableVersion
+
+APP_ID = AppId("7", "orders", 0)
+
+
+def test_how_far_a_table_is(s3: Any) -> None:
+    s3.create_bucket(Bucket="lake")
+
+    def put(name: str, content: object) -> None:
+        key = f"some where/orders/_delta_log/{name}"
+        s3.put_object(Bucket="lake", Key=key, Body=json.dumps(content).encode())
+
+    def read() -> TableVersion:
+        return read_version("s3a://lake/some where/orders", APP_ID)
+
+    assert read() == TableVersion(-1, None)
+    for version in range(12):
+        put(f"{version:020d}.json", {"commitInfo": {}})
+    put("_last_checkpoint", {"version": 10})
+    with pytest.raises(StorageFailed, match="its log has no offset since version 9; only Spark can tell it"):
+        read()
+    put(f"{11:020d}.crc", {"setTransactions": [{"appId": "penstock:7:orders:2", "version": 500}]})
+    assert read() == TableVersion(11, Position(2, 500))
+
+
+def test_a_bucket_that_is_not_there(s3: Any) -> None:
+    with pytest.raises(StorageFailed, match=r"can't read s3a://another/orders/_delta_log: .*NoSuchBucket"):
+        read_version("s3a://another/orders", APP_ID)
