@@ -16,7 +16,7 @@ from penstock.shapes.definition.shapes_file import load_shapes_file
 from tests.markdown_pages import PAGES, fences, words_in_code
 from tests.shell_commands import complaint, mention_complaint, simple_commands
 
-NOT_OURS = {"JAVA_HOME", "NO_COLOR", "PYSPARK_PYTHON", "SPARK_HOME", "SPARK_LOCAL_DIRS"}
+NOT_OURS = {"JAVA_HOME", "NO_COLOR", "PYSPARK_PYTHON", "SPARK", "SPARK_HOME", "SPARK_LOCAL_DIRS"}
 OF_MAKE = {"BASE", "PENSTOCK_LONG_TESTS", "SOAK_MINUTES"}
 NO_VARIABLES = {"AT_TIMESTAMP", "TRIM_HORIZON", "USER_PARTITION_KEY"}
 """Words that look like variables."""
