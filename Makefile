@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-long soak lint format docs lock clean
+.PHONY: help setup demo check test test-long soak pictures lint format docs lock clean
 
 BIN := .venv/bin
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
@@ -8,7 +8,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 help: ## List the targets (this is the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: ## Install what is missing: Postgres 15 with wal2json, Java 17, the locked Python packages, jars
+setup: ## Install what is missing: Postgres 15 with wal2json, Java 17, Chromium, the locked Python packages, jars
 	@scripts/setup
 
 demo: setup ## Watch a shop's changes reach Kinesis and Delta tables while leaders are killed (under two minutes)
@@ -26,6 +26,9 @@ soak: setup ## Play generated histories against penstock shapes for SOAK_MINUTES
 
 test-long: setup ## Run the tests, and those that take minutes each, too
 	PENSTOCK_LONG_TESTS=1 $(BIN)/pytest --durations=20
+
+pictures: setup ## Take the pictures of the page for docs/images again, in Chromium
+	$(BIN)/python -m tests.page_pictures
 
 lint: setup ## Check style and types
 	$(BIN)/ruff check .

@@ -20,6 +20,7 @@ from penstock.bench.parts import PARTS, Sizes, parse_parts, wrong_size
 from penstock.cli_help import HELP
 from penstock.completion import SHELLS, describe
 from penstock.errors import PenstockError
+from penstock.model.relation import Relation
 from penstock.settings.loading import load_capture_settings, load_shapes_settings, load_slot_settings
 
 if TYPE_CHECKING:
@@ -94,16 +95,35 @@ def _parser() -> argparse.ArgumentParser:
     shapes.set_defaults(run=_shapes)
 
     verify = _add_command(
-        commands, "verify", "compare the Delta tables of a shapes file with Postgres; exit 1 if they differ"
+        commands,
+        "verify",
+        "compare the tables of a shapes file, or a marked stream, with Postgres; exit 1 if they differ",
     )
-    verify.add_argument("--config", type=Path, required=True, metavar="FILE", help="the shapes file (TOML)")
+    compared = verify.add_mutually_exclusive_group(required=True)
+    compared.add_argument("--config", type=Path, metavar="FILE", help="the shapes file (TOML)")
+    compared.add_argument(
+        "--stream", action="store_true", help="the marked stream of capture's settings (KINESIS_STREAM, …)"
+    )
     verify.add_argument("--shape", metavar="NAME", help="only this shape")
+    verify.add_argument(
+        "--table",
+        type=_relation,
+        action="append",
+        default=[],
+        metavar="SCHEMA.TABLE",
+        help="with --stream: only this table; may be given several times",
+    )
+    verify.add_argument(
+        "--complete",
+        action="store_true",
+        help="with --stream: it has all that ever happened to the tables, so rows that it lacks are missing",
+    )
     verify.add_argument(
         "--timeout",
         type=_positive_seconds,
         default=60.0,
         metavar="S",
-        help="seconds to wait until a running service has reached the snapshot (60)",
+        help="seconds to wait until the service has reached the snapshot (60)",
     )
     verify.add_argument("--show-values", action="store_true", help="print values that differ, not only keys")
     verify.add_argument("--json", action="store_true", help="print the result as a JSON list")
@@ -266,7 +286,16 @@ def _shapes(arguments: argparse.Namespace) -> int:
         return run_shapes(settings, file, run, progress)
 
 
+def _relation(text: str) -> Relation:
+    try:
+        return Relation.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
+
+
 def _verify(arguments: argparse.Namespace) -> int:
+    if arguments.stream:
+        return _verify_stream(arguments)
     from penstock.ops.logs import configure
     from penstock.shapes.definition.shapes_file import load_shapes_file
 
@@ -285,6 +314,26 @@ def _verify(arguments: argparse.Namespace) -> int:
         json=arguments.json,
     )
     return run_verify(settings, file, run)
+
+
+def _verify_stream(arguments: argparse.Namespace) -> int:
+    from penstock.ops.logs import configure
+
+    settings = load_capture_settings()
+    _need_spark()
+    from penstock.shapes.verify.stream_command import StreamRun, run_verify_stream
+
+    configure(log_format=settings.log.format, level=settings.log.level)
+    run = StreamRun(
+        arguments.master,
+        dict(arguments.conf),
+        tables=tuple(arguments.table),
+        complete=arguments.complete,
+        timeout_s=arguments.timeout,
+        show_values=arguments.show_values,
+        json=arguments.json,
+    )
+    return run_verify_stream(settings, run)
 
 
 def _positive_seconds(text: str) -> float:
@@ -372,7 +421,7 @@ def _status(arguments: argparse.Namespace) -> int:
 
         teller: Teller = Storage(load_shapes_settings(), load_shapes_file(arguments.config))
     elif arguments.url is not None:
-        teller = Process(arguments.url.rstrip("/"))
+        teller = Process(arguments.url.rstrip("/"), load_slot_settings().ops.secret)
     else:
         settings = load_slot_settings()
         teller = Anybody(settings, f"http://{settings.ops.host}:{settings.ops.port}")

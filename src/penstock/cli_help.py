@@ -90,6 +90,7 @@ HELP: Final[Mapping[str, Help]] = {
             ("verify --config shapes.toml", "every table against Postgres, row by row"),
             ("verify --config shapes.toml --shape orders --show-values", "one, with the values that differ"),
             ("verify --config shapes.toml --json", "for programs"),
+            ("verify --stream", "the marked stream that capture writes, folded"),
         ],
         {_OK: "equal", _FAILED: "they differ", _BAD: "it could not be compared"},
         [POSTGRES, (_SLOT, "that of the shapes (penstock_shapes)")],

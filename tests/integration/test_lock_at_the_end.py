@@ -52,6 +52,9 @@ class SlowSink:
     def complaint(self) -> str | None:
         return None
 
+    def credentials_expire_at(self) -> float | None:
+        return None
+
     def close(self) -> None:
         pass
 

@@ -14,6 +14,8 @@ from tests.servers.kinesis_rules import Refusal, SentRecord, read_records
 from tests.servers.request_log import LoggedRecord
 
 PUT_RECORDS = "PutRecords"
+# As Kinesis says it of a shard that is at its limit: nothing else in the answer names the shard.
+_FAILED = "Rate exceeded for shard shardId-000000000002 in stream changes under account 123456789012."
 
 _NOT_PASSED_ON = {"host", "content-length", "connection", "transfer-encoding", "expect"}
 
@@ -77,7 +79,7 @@ async def forward(session: aiohttp.ClientSession, url: str, call: Call, failing:
         answer = json.loads(body)
     taken = iter(answer["Records"])
     answer["Records"] = [
-        {"ErrorCode": failing[at], "ErrorMessage": "injected"} if at in failing else next(taken)
+        {"ErrorCode": failing[at], "ErrorMessage": _FAILED} if at in failing else next(taken)
         for at in range(len(call.records))
     ]
     answer["FailedRecordCount"] = len(failing)

@@ -29,8 +29,9 @@ from penstock.postgres.connection import connect, connect_replication, connectio
 from penstock.postgres.snapshot.export import ExportedSnapshot
 from penstock.postgres.stream.replication import ReplicationStream
 from penstock.shapes.flushing.job_runner import JobThreads
+from penstock.shapes.verify.cuts import ShapeCheck
 from penstock.shapes.verify.report import ShapeResult
-from penstock.shapes.verify.verification import LOOKS_AGAIN, ShapeCheck, Verification
+from penstock.shapes.verify.verification import LOOKS_AGAIN, Verification
 
 SLOT = "verified"
 WAITING = "waiting until the tables"

@@ -32,7 +32,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("settings",),
     ("postgres", "changelog", "local"),
     ("status",),
-    ("kinesis", "lake", "ops", "service"),
+    ("kinesis", "ops", "service"),
+    ("lake",),
     ("sources",),
     ("capture", "shapes", "spark"),
     ("check", "demo", "bench", "outside", "init", "completion", "cli_help"),
@@ -74,6 +75,7 @@ BEHIND_A_DOOR = {
     "penstock.lake.delta.shape_table": ("lake/delta/", "lake/storages/", "bench/"),
     "penstock.lake.jobs.shape_jobs": ("lake/",),
     "penstock.lake.jobs.verify_jobs": ("lake/",),
+    "penstock.lake.stream.stream_jobs": ("lake/",),
 }
 """What stands behind a door, and who may know it; the others ask at the door."""
 NOT_FOR_CAPTURE = ("pyspark", "moto", "rich")

@@ -31,7 +31,8 @@ from penstock.postgres.timeline import ServerIdentity
 from penstock.shapes.definition.shapes_file import load_shapes_file
 from penstock.shapes.flushing.job_runner import JobThreads
 from penstock.shapes.registry.places import open_registry
-from penstock.shapes.verify.verification import ShapeCheck, Verification
+from penstock.shapes.verify.cuts import ShapeCheck
+from penstock.shapes.verify.verification import Verification
 
 _MOST: Final = 1.2
 _SMALL: Final = ("small_1", "small_2", "small_3")
@@ -133,7 +134,7 @@ async def _snapshot(spark: SparkBench, file: ShapesFile, storage: Path) -> float
 
 async def _verify(spark: SparkBench, file: ShapesFile, slot: str) -> Verified:
     """What the command does for the orders once Spark runs, from the catalog to the result."""
-    registry = open_registry(file.storage).read()
+    registry = open_registry(file.registry_at).read()
     if registry is None:
         raise PenstockError(f"the service has no registry in {file.storage}")
     steps: list[tuple[str, float]] = []

@@ -14,6 +14,7 @@ from penstock.capture.slot_memory import SlotMemory
 from penstock.kinesis.aws.outcome import Failed
 from penstock.kinesis.write.client import KinesisClient
 from penstock.kinesis.write.ports import CaptureSink
+from penstock.ops.access import Access
 from penstock.ops.server import OpsServer
 from penstock.postgres.slot.monitor import SlotMonitor
 from penstock.service.cycle import LeaderCycle
@@ -35,7 +36,7 @@ class CaptureApp:
         self._sink = sink
         self._health = Health()
         self._metrics = CaptureMetrics()
-        self._board = StatusBoard("capture", self._health)
+        self._board = StatusBoard("capture", self._health, credentials_expire_at=sink.credentials_expire_at)
         self._memory = SlotMemory()
         self._cycle = LeaderCycle(
             self._health, standby_retry_interval_s=settings.leader.standby_retry_interval_s
@@ -44,13 +45,18 @@ class CaptureApp:
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT; then end within SHUTDOWN_DRAIN_S and a second, whatever hangs."""
         self._cycle.listen()
-        ops = OpsServer(self._health, self._board.read, self._metrics.exposition)
-        url = await ops.start(self._settings.ops.host, self._settings.ops.port)
+        listen = self._settings.ops
+        access = Access(listen.secret, metrics_open=listen.metrics_open)
+        ops = OpsServer(self._health, self._board.read, self._metrics.exposition, access)
+        url = await ops.start(listen.host, listen.port)
         _log.info("started", slot=self._settings.replication.slot, ops=url)
         for sentence in self._settings.warnings():
             _log.warning("doubtful_setting", note=sentence)
         monitor = SlotMonitor.of(
-            self._settings.replication, self._settings.leader, on_slot=self._board.note_slot
+            self._settings.replication,
+            self._settings.leader,
+            on_slot=self._board.note_slot,
+            on_clock=self._board.note_clock,
         )
         watching = asyncio.create_task(monitor.run(), name="slot monitor")
         serving = asyncio.create_task(self._serve(), name="serve")
@@ -83,7 +89,7 @@ class CaptureApp:
             metrics=self._metrics,
             board=self._board,
             stop=self._cycle.stop,
-            on_new_history=self._cycle.forget_positions,
+            on_new_history=self._forget_positions,
         )
         try:
             another = await self._cycle.attempt(leadership)
@@ -92,6 +98,10 @@ class CaptureApp:
             return
         if another is not None:
             await self._cycle.stand_by(another)
+
+    def _forget_positions(self) -> None:
+        self._cycle.forget_positions()
+        self._board.forget_positions()
 
     async def _wait_for_sink(self) -> None:
         """Compete only when the destination answers: a leader that can't publish only holds others up."""

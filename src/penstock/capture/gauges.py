@@ -49,6 +49,7 @@ class Gauges:
     def reading(self) -> CaptureReading:
         """What the leadership does now."""
         tracker, queue = self._pipeline.tracker, self._pipeline.queue
+        undelivered = self._pipeline.intake.commit_times.oldest(tracker.frontier_lsn)
         return CaptureReading(
             line_age_s=self._freshness.age_s(awake_or_asleep()),
             received_lsn=self._pipeline.walk.received_lsn,
@@ -57,6 +58,12 @@ class Gauges:
             queue_events=queue.qsize(),
             inflight_bytes=queue.bytes_inflight,
             records=self._metrics.accepted,
+            oldest_lsn=0 if undelivered is None else undelivered.commit_lsn,
+            oldest_committed_at=None if undelivered is None else undelivered.committed_at,
+            quarantined=self._metrics.quarantined,
+            pending_limit=self._pipeline.intake.window,
+            queue_limit=queue.max_messages,
+            inflight_limit_bytes=queue.max_bytes,
         )
 
     def _count(self) -> None:

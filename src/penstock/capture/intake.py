@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from penstock.capture.ack import AckTracker
+from penstock.capture.commit_times import CommitTimes
 from penstock.kinesis.marked.prefix import MarkPrefix
 from penstock.kinesis.write.event import NO_OBJECT, ChangeEvent
 from penstock.kinesis.write.partition_key import KeyedRelation, PartitionKeys, UnknownRelation
@@ -59,7 +60,8 @@ class Intake:
         self._keys = keys
         self._publish_transactions = publish_transactions
         self._max_event_bytes = max_event_bytes
-        self._window = window
+        self.window = window
+        """How many entries the AckTracker may have."""
         self._prefix = prefix
         self._events: list[ChangeEvent] = []
         self._unknown: KeyedRelation | None = None
@@ -70,16 +72,17 @@ class Intake:
         """Part of the walk: how many more entries the AckTracker may take."""
         self._now = 0.0
         self.totals = Totals()
+        self.commit_times = CommitTimes()
 
     @property
     def window_is_full(self) -> bool:
         """Whether the AckTracker may take no more entries for now."""
-        return self._tracker.pending_count >= self._window
+        return self._tracker.pending_count >= self.window
 
     def take(self, frames: Sequence[memoryview], start: int, now: float) -> Batch:
         """Take frames from index `start` on, as many as possible."""
         self._events, self._unknown, self._unfit = [], None, None
-        self.room = self._window - self._tracker.pending_count
+        self.room = self.window - self._tracker.pending_count
         self._now = now
         next_frame = self._walk.take(frames, start, self)
         return Batch(self._events, next_frame, self._unknown, self._unfit)
@@ -101,6 +104,7 @@ class Intake:
     def begin(self, begin: Boundary) -> None:
         """Part of the walk: a transaction starts."""
         self._safe_lsn = self._walk.safe_lsn
+        self.commit_times.note(begin.commit_lsn, begin.committed_at)
         if self._publish_transactions:
             self._add_boundary(begin, -1, self._safe_lsn)
 

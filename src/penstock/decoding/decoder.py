@@ -104,6 +104,8 @@ class TransactionEnds(NamedTuple):
 
     commit_lsn: int | None
     end_lsn: int | None
+    committed_at: float | None = None
+    """In Unix seconds, on the server's clock; a tenth of a second is exact enough."""
 
 
 class KeyScanner(Protocol):

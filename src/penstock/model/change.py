@@ -52,3 +52,5 @@ class Boundary(msgspec.Struct, gc=False, frozen=True):
     commit_lsn: int
     end_lsn: int | None
     """Where the commit record ends: what may be confirmed once it is done. A begin may not know."""
+    committed_at: float = 0.0
+    """When it was committed, in Unix seconds by the server's clock; when it was sent, if nothing tells."""

@@ -49,8 +49,15 @@ class ShapesFile:
     path: str
     """As it was given to us."""
     storage: str
-    """An absolute directory or an `s3a://` URL, without a slash at its end."""
+    """An absolute directory, an `s3a://` URL without a slash at its end, or `kinesis://stream`."""
     shapes: tuple[Shape, ...]
+    registry: str | None = None
+    """Where the registry is, if the storage can't hold it: a directory or an `s3a://` URL."""
+
+    @property
+    def registry_at(self) -> str:
+        """Where the registry is."""
+        return self.storage if self.registry is None else self.registry
 
     def location(self, shape: Shape) -> str:
         """Where the shape's table is."""

@@ -6,18 +6,18 @@ It asks the process's own ops port, and so tells what that process knows; a proc
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from http import HTTPStatus
 from http.client import HTTPException
 from typing import Final
-from urllib.error import URLError
-from urllib.request import ProxyHandler, build_opener
+from urllib.error import HTTPError, URLError
+from urllib.request import ProxyHandler, Request, build_opener
 
 import msgspec
 
 from penstock import exit_codes
 from penstock.errors import PenstockError
-from penstock.model.lsn import format_lsn
-from penstock.model.size import format_size
-from penstock.status.model import ShapeReading, SlotReading, Status
+from penstock.status import words
+from penstock.status.model import ShapeReading, Status
 
 _TIMEOUT_S: Final = 5.0
 # A proxy for the world knows nothing of this machine's own ports.
@@ -28,11 +28,17 @@ class NoAnswer(PenstockError):
     """Nobody, or somebody else, listens on the ops port."""
 
 
-def ask(url: str) -> Status:
-    """Ask the process at `url`. Blocks; NoAnswer if that can't be done."""
+def ask(url: str, token: str | None = None) -> Status:
+    """Ask the process at `url`, with its OPS_TOKEN. Blocks; NoAnswer if that can't be done."""
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    request = Request(f"{url}/status", headers=headers)  # noqa: S310 - whose URL it is, says our own user
     try:
-        with _DIRECT.open(f"{url}/status", timeout=_TIMEOUT_S) as answer:
+        with _DIRECT.open(request, timeout=_TIMEOUT_S) as answer:
             return msgspec.json.decode(answer.read(), type=Status)
+    except HTTPError as error:
+        if error.code == HTTPStatus.UNAUTHORIZED:
+            raise NoAnswer(f"{url} wants another OPS_TOKEN. Fix: set OPS_TOKEN or OPS_TOKEN_FILE") from error
+        raise NoAnswer(f"{url} answers {error.code}. Fix: give the --url of a penstock's ops port") from error
     except (OSError, HTTPException, ValueError) as error:
         reason = error.reason if isinstance(error, URLError) else error
         raise NoAnswer(f"no penstock answers at {url}: {reason}. Fix: start it, or give its --url") from error
@@ -54,45 +60,19 @@ def as_text(status: Status, url: str) -> str:
 
 
 def _lines(status: Status, url: str) -> Iterator[str]:
-    yield f"{status.phase}, {'ready' if status.ready else 'NOT READY'} ({url})"
+    yield f"{words.headline(status)} ({url})"
     for reason in status.reasons:
         yield f"  {reason}"
-    leading = status.capture or status.shapes
-    if leading is not None:
-        behind = format_size(max(0, leading.received_lsn - leading.frontier_lsn))
-        yield (
-            f"  frontier {format_lsn(leading.frontier_lsn)}, {behind} behind what was received"
-            f" ({format_lsn(leading.received_lsn)})"
-        )
-    yield f"  slot     {_slot(status.slot)}"
-    if status.capture is not None:
-        yield f"  stream   {status.capture.records:,} records accepted, {status.capture.pending:,} pending"
+    for fact in words.facts(status):
+        yield f"  {fact.label:<8} {fact.sentence}"
     if status.shapes is not None:
-        full = ", FULL: reading waits" if status.shapes.log_is_full else ""
-        yield f"  log      {format_size(status.shapes.log_bytes)}{full}"
         yield from _shape_lines(status.shapes.shapes)
-
-
-def _slot(slot: SlotReading) -> str:
-    """The slot, in every phase: it needs watching most when nobody reads it."""
-    age = f"read {slot.read_age_s:.0f} s ago"
-    if not slot.exists:
-        return f"unknown, {age}" if slot.exists is None else f"does not exist, {age}"
-    if not slot.confirmed_lsn:
-        return f"is being made, {age}"
-    lost = "LOST, " if slot.is_lost else ""
-    reader = "" if slot.is_active else ", and nobody reads it"
-    keeps = f"keeps {format_size(slot.retained_bytes)} of WAL on the server"
-    return f"{lost}confirmed {format_lsn(slot.confirmed_lsn)}, {keeps}{reader} ({age})"
 
 
 def _shape_lines(shapes: Sequence[ShapeReading]) -> Iterator[str]:
     width = max((len(shape.name) for shape in shapes), default=0)
     for shape in shapes:
-        lag = (
-            f"{format_size(shape.lag_bytes)}, {shape.lag_s:.1f} s behind" if shape.lag_bytes else "up to date"
-        )
         failing = ", FAILING" if shape.error is not None else ""
         rows = f"{shape.rows:,} rows since it leads"
-        offset = format_lsn(max(0, shape.offset_lsn))
-        yield f"  shape    {shape.name:<{width}}  {offset}, {lag}, {rows}{failing}"
+        where = f"{words.shape_position(shape)}, {words.shape_lag(shape)}"
+        yield f"  shape    {shape.name:<{width}}  {where}, {rows}{failing}"

@@ -47,12 +47,14 @@ class Teller(Protocol):
 class Process:
     """The process at an ops port; NoAnswer if there is none."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, token: str | None) -> None:
+        """`token`: its OPS_TOKEN, if it has one."""
         self._url = url
+        self._token = token
 
     async def tell(self) -> Told:
         """See Teller."""
-        return Told(await in_daemon_thread(ask, self._url), self._url)
+        return Told(await in_daemon_thread(ask, self._url, self._token), self._url)
 
     def close(self) -> None:
         """See Teller."""
@@ -62,7 +64,7 @@ class Anybody:
     """The process at an ops port; if there is none, Postgres, for a capture. NoAnswer if neither answers."""
 
     def __init__(self, settings: SlotSettings, url: str) -> None:
-        self._process = Process(url)
+        self._process = Process(url, settings.ops.secret)
         self._replication = settings.replication
         self._look = PostgresLook(settings.replication, settings.leader)
 

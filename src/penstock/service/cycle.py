@@ -84,7 +84,7 @@ class LeaderCycle:
 
     async def stand_by(self, another: AnotherLeads) -> None:
         """Another leads: say who, and wait a while."""
-        self._health.stand_by()
+        self._health.stand_by(another.description.rstrip(","))
         now = time.monotonic()
         if another.slot_is_read:
             self._unread_since = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, SecretStr
 
 from penstock.settings.rules import (
     directory_url,
@@ -27,6 +27,9 @@ from penstock.settings.rules import (
 MIB = 1024 * 1024
 KINESIS_REQUEST_LIMIT_BYTES = 10 * MIB
 
+TOKEN_PATTERN = r"[!-~]{16,512}"  # noqa: S105 - what it looks like
+TOKEN_RULE = "must be 16 to 512 characters, ASCII and without spaces"  # noqa: S105
+
 Flag = Annotated[bool, flag()]
 Count = Annotated[int, whole_number(1)]
 RequestBytes = Annotated[int, whole_number(1, KINESIS_REQUEST_LIMIT_BYTES)]
@@ -34,6 +37,7 @@ LockKey = Annotated[int, whole_number(-(2**63), 2**63 - 1)]
 Duration = Annotated[float, seconds(0, above_low=True)]
 Text = Annotated[str, text()]
 Host = Annotated[str, host()]
+Token = Annotated[SecretStr, matching(TOKEN_PATTERN, TOKEN_RULE)]
 HttpUrl = Annotated[str, http_url()]
 DirectoryUrl = Annotated[str, directory_url()]
 SlotName = Annotated[str, matching(r"[a-z0-9_]{1,63}", "must be a slot name: 1 to 63 of a-z, 0-9 and _")]

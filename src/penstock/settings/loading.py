@@ -19,6 +19,7 @@ from penstock.settings.services import SHAPES_SLOT, CaptureSettings, ShapesSetti
 DOTENV = Path(".env")
 
 _LONGEST_SHOWN = 100
+_SECRET = frozenset({"OPS_TOKEN"})
 _WHAT_TO_SET = {
     "AWS_REGION": "name the AWS region of the stream, such as eu-west-1",
     "KINESIS_STREAM": "name the Kinesis stream to write to",
@@ -99,7 +100,10 @@ def _line(error: ErrorDetails) -> str:
         variable = str(error["loc"][-1])
         return f"{variable} is not set: {_WHAT_TO_SET[variable]}"
     rule = str(error["ctx"]["error"])
-    return rule if len(error["loc"]) < 2 else f"{error['loc'][1]}={_shown(error['input'])}: {rule}"
+    if len(error["loc"]) < 2:
+        return rule
+    variable = str(error["loc"][1])
+    return f"{variable}={'***' if variable in _SECRET else _shown(error['input'])}: {rule}"
 
 
 def _shown(value: str) -> str:

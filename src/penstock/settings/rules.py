@@ -121,6 +121,14 @@ def host() -> BeforeValidator:
     return BeforeValidator(parse)
 
 
+def is_loopback(name: str) -> bool:
+    """Whether a host is this machine, and no other can reach it."""
+    if name.lower() == "localhost":
+        return True
+    bare = name.strip("[]")
+    return _is_address(bare) and ipaddress.ip_address(bare).is_loopback
+
+
 def http_url() -> BeforeValidator:
     """Where a server other than AWS's own listens."""
     rule = "must be a URL such as http://127.0.0.1:4566, without user name or password"

@@ -28,6 +28,7 @@ from penstock.lake.spark.spark_session import open_session, stop_session
 from penstock.lake.storages.opening import Source, open_jobs
 from penstock.model.relation import Relation
 from penstock.model.shape import ShapesFile
+from penstock.ops.access import Access
 from penstock.ops.server import OpsServer, check_port
 from penstock.postgres.catalog.table_catalog import ShapeCatalog
 from penstock.postgres.catalog.table_facts import TableFacts
@@ -103,11 +104,16 @@ class ShapesApp:
         """Serve; returns the exit code."""
         self._cycle.listen()
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hung_up)
-        ops = OpsServer(self._health, self._board.read, self._metrics.exposition)
-        url = await ops.start(self._settings.ops.host, self._settings.ops.port)
+        listen = self._settings.ops
+        access = Access(listen.secret, metrics_open=listen.metrics_open)
+        ops = OpsServer(self._health, self._board.read, self._metrics.exposition, access)
+        url = await ops.start(listen.host, listen.port)
         _log.info("started", slot=self._settings.replication.slot, ops=url, shapes=len(self._file.shapes))
         monitor = SlotMonitor.of(
-            self._settings.replication, self._settings.leader, on_slot=self._board.note_slot
+            self._settings.replication,
+            self._settings.leader,
+            on_slot=self._board.note_slot,
+            on_clock=self._board.note_clock,
         )
         watching = asyncio.create_task(monitor.run(), name="slot monitor")
         showing = asyncio.create_task(self._progress.run(self._lines, self._phase), name="progress")
@@ -172,7 +178,7 @@ class ShapesApp:
             self._settings,
             Order(
                 self._file,
-                open_registry(self._file.storage),
+                open_registry(self._file.registry_at),
                 self._log_directory(),
                 self._resnapshot,
                 self._run.once,
@@ -189,7 +195,8 @@ class ShapesApp:
     def _make_jobs(self, file: ShapesFile, identity: ServerIdentity) -> ShapeJobs:
         self._identity = identity
         plugin = self._settings.replication.output_plugin
-        return open_jobs(self._spark, file, Source(identity.system_id, identity.timeline, plugin))
+        source = Source(identity.system_id, identity.timeline, plugin, identity.switch_points)
+        return open_jobs(self._spark, file, source)
 
     async def _check_shapes(self) -> None:
         """Refuse what can't work before anything starts; waits for a Postgres that doesn't answer."""
@@ -245,7 +252,7 @@ class ShapesApp:
     async def _check(self, file: ShapesFile) -> None:
         """ShapeFileError for shapes that can't work."""
         facts, names = await read_facts(self._settings, file)
-        registry = await asyncio.to_thread(open_registry(file.storage).read)
+        registry = await asyncio.to_thread(open_registry(file.registry_at).read)
         refuse(judge(file, facts, names, registry, decoder_of(self._settings)).refused)
         refuse(await asyncio.to_thread(where_refusals, self._spark, file, facts))
 
@@ -344,7 +351,7 @@ def check_without_spark(settings: ShapesSettings, file: ShapesFile, run: Run) ->
     check_conf(file.storage, run.conf)
     settings.change_log.directory_for(file.storage, settings.replication.slot)
     check_port(settings.ops.host, settings.ops.port)
-    registry = open_registry(file.storage).read()
+    registry = open_registry(file.registry_at).read()
     try:
         facts, names = asyncio.run(read_facts(settings, file))
     except PostgresError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -59,6 +60,9 @@ class Readings:
                     line.status.pending_s,
                     line.rows,
                     line.status.error,
+                    None if line.status.wrote_s == math.inf else line.status.wrote_s,
+                    None if line.status.due_s == math.inf else max(0.0, line.status.due_s),
+                    line.status.waits_for,
                 )
                 for line in self.lines(now)
             ],

@@ -7,49 +7,99 @@ from collections.abc import Callable
 
 from penstock.clock import awake_or_asleep
 from penstock.postgres.slot.state import SlotState
-from penstock.status.health import Health
+from penstock.status.health import Health, Phase
+from penstock.status.lateness import Lateness
 from penstock.status.model import CaptureReading, ShapesReading, SlotReading, Status
 
-Leading = Callable[[], CaptureReading | ShapesReading]
+Reading = CaptureReading | ShapesReading
+Leading = Callable[[], Reading]
 
 
 class StatusBoard:
     """One a process. `read` asks a leader for its numbers at that moment; nothing is sampled ahead."""
 
-    def __init__(self, service: str, health: Health, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        service: str,
+        health: Health,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        wall_clock: Callable[[], float] = time.time,
+        credentials_expire_at: Callable[[], float | None] = lambda: None,
+    ) -> None:
+        """`credentials_expire_at`: by the wall clock."""
         self._service = service
         self._health = health
         self._clock = clock
+        self._wall_clock = wall_clock
+        self._credentials_expire_at = credentials_expire_at
         self._slot: SlotState | None = None
         self._slot_read_at = clock()
         self._slot_was_read = False
+        self._clock_offset_s: float | None = None
+        self._lateness = Lateness()
         self._leading: Leading | None = None
 
     def note_slot(self, slot: SlotState | None, asked_at: float) -> None:
         """The server was asked for the slot at that moment, and has this one, or none."""
         self._slot, self._slot_read_at, self._slot_was_read = slot, asked_at, True
 
+    def note_clock(self, offset_s: float) -> None:
+        """By so much is the server's clock ahead of ours."""
+        self._clock_offset_s = offset_s
+
     def lead(self, leading: Leading) -> None:
         """This process leads, and can be asked what it does."""
         self._leading = leading
 
     def rest(self) -> None:
-        """It leads no more."""
+        """It leads no more. What it leaves undelivered is remembered."""
+        self._take_reading()
         self._leading = None
+
+    def forget_positions(self) -> None:
+        """The server has another history: its LSNs can't be compared with those before."""
+        self._lateness.forget()
 
     def read(self) -> Status:
         """The status now."""
-        ready, phase, reasons = self._health.readiness(awake_or_asleep())
-        reading = None if self._leading is None else self._leading()
+        now = awake_or_asleep()
+        ready, phase, reasons = self._health.readiness(now)
+        if phase is Phase.STANDBY:
+            self._lateness.forget()
+        reading = self._take_reading()
+        expire_at = self._credentials_expire_at()
         return Status(
             service=self._service,
             phase=phase.value,
             ready=ready,
             reasons=reasons,
             slot=self._slot_reading(),
+            leader=self._health.leader,
+            behind_s=self._lateness.behind_s(self._server_now()),
+            frontier_age_s=self._health.frontier_age_s(now),
+            clock_offset_s=self._clock_offset_s,
+            credentials_expire_s=None if expire_at is None else expire_at - self._wall_clock(),
             capture=reading if isinstance(reading, CaptureReading) else None,
             shapes=reading if isinstance(reading, ShapesReading) else None,
         )
+
+    def _server_now(self) -> float:
+        return self._wall_clock() + (self._clock_offset_s or 0.0)
+
+    def _take_reading(self) -> Reading | None:
+        if self._leading is None:
+            return None
+        reading = self._leading()
+        if isinstance(reading, CaptureReading):
+            self._lateness.note(reading.frontier_lsn, reading.oldest_lsn, reading.oldest_committed_at)
+        else:
+            lag_s = max((shape.lag_s for shape in reading.shapes), default=0.0)
+            # Whoever is behind holds the frontier, unless it is parked.
+            self._lateness.note(
+                reading.received_lsn, reading.frontier_lsn, self._server_now() - lag_s if lag_s else None
+            )
+        return reading
 
     def _slot_reading(self) -> SlotReading:
         age_s, slot = self._clock() - self._slot_read_at, self._slot

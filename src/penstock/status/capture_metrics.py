@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter as Tally
 from collections.abc import Sequence
 
@@ -9,6 +10,7 @@ from prometheus_client import Histogram
 
 from penstock.status.model import Status
 from penstock.status.service_metrics import ServiceMetrics
+from penstock.status.shard_counts import ShardCounts
 from penstock.status.wait_histogram import WaitHistogram
 
 _LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -46,6 +48,7 @@ class CaptureMetrics(ServiceMetrics):
         self.accepted = 0
         """As `sink_records`."""
         self.record_bytes = counter("sink_bytes", "bytes accepted by Kinesis")
+        self.shards = ShardCounts(self.registry)
         self.record_errors = counter("sink_record_errors", "records that Kinesis failed", ["code"])
         self.out_of_order = counter(
             "sink_out_of_order", "requests whose records Kinesis took in another order; these are sent again"
@@ -63,10 +66,18 @@ class CaptureMetrics(ServiceMetrics):
         self.manifests = counter("manifests", "manifests of a marked stream that Kinesis has accepted")
         self.manifest_errors = counter("manifest_errors", "manifests that failed", ["code"])
         self.blocked = counter("undeliverable_blocked", "records that can't be delivered and block")
-        self.quarantined = counter("undeliverable_quarantined", "records stored in quarantine")
+        self._quarantined = counter("undeliverable_quarantined", "records stored in quarantine")
+        self.quarantined = 0
+        """As `undeliverable_quarantined`."""
+        self._credentials_expire_seconds = gauge(
+            "credentials_expire_seconds",
+            "until the AWS credentials at hand expire; +Inf: never, or none are known",
+        )
 
     def _take(self, status: Status) -> None:
         reading = status.capture
+        expire_s = status.credentials_expire_s
+        self._credentials_expire_seconds.set(math.inf if expire_s is None else expire_s)
         # A leadership that is over holds nothing any more.
         self._pending.set(0 if reading is None else reading.pending)
         self._queue_events.set(0 if reading is None else reading.queue_events)
@@ -78,6 +89,11 @@ class CaptureMetrics(ServiceMetrics):
         self.accepted += records
         self.record_bytes.inc(size_bytes)
         self.read_to_accepted_seconds.observe(oldest_s)
+
+    def count_quarantined(self) -> None:
+        """A record is in quarantine."""
+        self._quarantined.inc()
+        self.quarantined += 1
 
     def count_record_errors(self, codes: Sequence[str | None]) -> None:
         """An error code, or None, for each record of a request."""

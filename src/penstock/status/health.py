@@ -85,11 +85,17 @@ class Health:
         self._pending = 0
         self._led_since = 0.0
         self._doubt: _Doubt | None = None
+        self._leader: str | None = None
 
     @property
     def phase(self) -> Phase:
         """The current phase."""
         return self._phase
+
+    @property
+    def leader(self) -> str | None:
+        """Who leads, while this process stands by, as far as it is known."""
+        return self._leader if self._phase is Phase.STANDBY else None
 
     def enter(self, phase: Phase) -> None:
         """A new phase begins."""
@@ -105,9 +111,10 @@ class Health:
         self.clear_leadership_faults()
         self.clear_fault(Fault.SLOT)
 
-    def stand_by(self) -> None:
-        """Another leads: what ailed this process as a leader is over."""
+    def stand_by(self, leader: str | None = None) -> None:
+        """Another leads, and this is its name: what ailed this process as a leader is over."""
         self._phase = Phase.STANDBY
+        self._leader = leader
         self._headway.rest()
         self._doubt = None
         self.clear_leadership_faults()
@@ -151,6 +158,10 @@ class Health:
 
     def _has_outlasted_doubt(self, now: float) -> bool:
         return self._doubt is not None and now - self._led_since >= self._doubt.needed_s
+
+    def frontier_age_s(self, now: float) -> float:
+        """Since when something is pending without headway, over leaderships; 0 if nothing is."""
+        return self._headway.stalled_s(now)
 
     def readiness(self, now: float) -> Readiness:
         """Ready is a leader with a fresh line that makes headway or has nothing pending, or a standby."""

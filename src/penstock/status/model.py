@@ -1,4 +1,4 @@
-"""Status: what a service is doing, at one moment. `/metrics` and `penstock status` are made of it."""
+"""Status: what a service does at one moment. `/metrics`, the page and `penstock status` are made of it."""
 
 from __future__ import annotations
 
@@ -42,6 +42,16 @@ class CaptureReading(msgspec.Struct, frozen=True):
     """Read and not yet durable."""
     records: int
     """Accepted by Kinesis since the process began."""
+    oldest_lsn: int = 0
+    """The commit LSN of the oldest change that is not delivered."""
+    oldest_committed_at: float | None = None
+    """When it was committed, in Unix seconds on the server's clock; None: everything is delivered."""
+    quarantined: int = 0
+    """Records stored in quarantine since the process began."""
+    pending_limit: int = 0
+    """Of `pending`; reading pauses there, as with the next two."""
+    queue_limit: int = 0
+    inflight_limit_bytes: int = 0
 
 
 class ShapeReading(msgspec.Struct, frozen=True):
@@ -59,6 +69,12 @@ class ShapeReading(msgspec.Struct, frozen=True):
     """Changes applied and rows copied in this leadership."""
     error: str | None
     """The sentence of its last attempt, if that failed."""
+    flushed_s: float | None = None
+    """Since something was last written to its table; None: not in this leadership."""
+    due_s: float | None = None
+    """Until its next job is due; None: it has nothing to do."""
+    waits_for: str | None = None
+    """What its snapshot waits for, in words."""
 
 
 class ShapesReading(msgspec.Struct, frozen=True):
@@ -90,6 +106,16 @@ class Status(msgspec.Struct, frozen=True):
     reasons: list[str]
     """Why it isn't ready."""
     slot: SlotReading
+    leader: str | None = None
+    """Who leads, while this process stands by."""
+    behind_s: float = 0.0
+    """Since the commit of the oldest change that is not delivered; for shapes: since it was read."""
+    frontier_age_s: float = 0.0
+    """Since when something is pending without headway, over all leaderships of this process."""
+    clock_offset_s: float | None = None
+    """The server's clock minus ours."""
+    credentials_expire_s: float | None = None
+    """Until the AWS credentials at hand expire; None: never, or none are known."""
     capture: CaptureReading | None = None
     shapes: ShapesReading | None = None
     outside: OutsideReading | None = None

@@ -15,11 +15,22 @@ from penstock.status.slot_metrics import SlotMetrics
 class ServiceMetrics:
     """A registry of its own, and in it what every process that competes for a slot counts."""
 
+    _behind_means = "since the commit of the oldest change that is not delivered; 0 if there is none"
+
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self._phase = self._gauge("phase", "1 for the phase that the process is in", ["phase"])
+        self._ready = self._gauge("ready", "1 if the process is ready, as /readyz says")
+        self._behind_seconds = self._gauge("behind_seconds", self._behind_means)
+        self._frontier_age_seconds = self._gauge(
+            "frontier_age_seconds",
+            "since when something is pending without headway, over all leaderships here; 0 if nothing is",
+        )
+        self._clock_offset_seconds = self._gauge(
+            "clock_offset_seconds", "the server's clock minus ours; 0 before the server was asked"
+        )
         self.leaderships = self._counter("leaderships", "times this process became leader")
         self.slot_creations = self._counter("slot_creations", "times the replication slot had to be created")
         self._slot = SlotMetrics(self.registry)
@@ -35,6 +46,10 @@ class ServiceMetrics:
         """The text for Prometheus: what was counted, and what the status says."""
         for each in Phase:
             self._phase.labels(each.value).set(each.value == status.phase)
+        self._ready.set(status.ready)
+        self._behind_seconds.set(status.behind_s)
+        self._frontier_age_seconds.set(status.frontier_age_s)
+        self._clock_offset_seconds.set(status.clock_offset_s or 0.0)
         self._slot.take(status.slot)
         reading = status.capture or status.shapes
         if reading is not None:

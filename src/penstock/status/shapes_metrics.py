@@ -11,6 +11,8 @@ from penstock.status.service_metrics import ServiceMetrics
 class ShapesMetrics(ServiceMetrics):
     """What `penstock shapes` counts and measures."""
 
+    _behind_means = "since the oldest change was read that is not in its shape's table; 0 if there is none"
+
     def __init__(self) -> None:
         super().__init__()
         counter, gauge = self._counter, self._gauge

@@ -27,6 +27,9 @@ class Sink:
             raise outcome
         return outcome
 
+    def credentials_expire_at(self) -> float | None:
+        return None
+
 
 def app_with(sink: Any) -> CaptureApp:
     return CaptureApp(load_capture_settings(VARIABLES, dotenv=None), sink=sink)

@@ -106,6 +106,17 @@ def test_a_change_becomes_an_event_with_its_position_key_and_payload_untouched()
     assert taken[1:] == (4, None, None)
 
 
+def test_when_a_transaction_was_committed_is_kept_until_it_is_delivered() -> None:
+    some = parts()
+    dated = f'{{"action":"B","timestamp":"2026-11-17 11:47:02+00","lsn":"{format_lsn(200)}"}}'.encode()
+    undated, *rest = transaction(100, 110, 7)
+    some.take(undated, *rest, xlogdata(dated, 210))
+    sent_at = 946_684_800 + SERVER_TIME_US / 1_000_000
+
+    assert some.intake.commit_times.oldest(10) == (100, sent_at), "when it was sent, if nothing else is known"
+    assert some.intake.commit_times.oldest(110) == (200, 1_794_916_022.0)
+
+
 def test_the_size_is_what_kinesis_counts() -> None:
     some = parts()
     some.keys.learn(KeyedRelation("public", "ë", PK), KeyIndexes(["id"]))

@@ -24,6 +24,7 @@ from penstock.settings.timings import Timings
 from penstock.status.board import StatusBoard
 from penstock.status.capture_metrics import CaptureMetrics
 from penstock.status.health import Health, Phase
+from penstock.status.model import CaptureReading
 
 SERVER = ServerIdentity("700", 1, {})
 SLOT = SlotState("s", "logical", "wal2json", "db", False, None, 0x300, 0x200, "reserved", None, "db", 10)
@@ -152,8 +153,8 @@ class Site:
     def key_indexes(self) -> None:
         pass
 
-    def reading(self) -> None:
-        pass
+    def reading(self) -> CaptureReading:
+        return CaptureReading(0.0, 0, 0, 0, 0, 0, 0)
 
     def sample(self, now: float) -> None:
         self.did.append("sample")

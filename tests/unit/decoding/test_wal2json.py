@@ -80,6 +80,21 @@ def test_a_boundary_has_the_commit_lsn_and_the_end_lsn() -> None:
     boundary = DECODER.transaction(b'{"action":"B","xid":9,"lsn":"0/1925708","nextlsn":"1/1925DE0"}')
 
     assert (boundary.commit_lsn, boundary.end_lsn) == (0x1925708, 0x1_01925DE0)
+    assert boundary.committed_at is None
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "seconds"),
+    [
+        ("2026-11-17 11:47:02.123456+00", 1794916022.123456),
+        ("2026-11-17 11:47:02+05:30", 1794896222.0),
+        ("2026-11-17 11:47:02.1-03", 1794926822.1),
+    ],
+)
+def test_a_boundary_says_when_it_was_committed(timestamp: str, seconds: float) -> None:
+    payload = f'{{"action":"B","timestamp":"{timestamp}","lsn":"0/1"}}'.encode()
+
+    assert Wal2Json().transaction(payload).committed_at == pytest.approx(seconds, abs=1e-6)
 
 
 @pytest.mark.parametrize(

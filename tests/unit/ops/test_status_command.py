@@ -70,6 +70,7 @@ async def test_a_leader(service: Service) -> None:
     assert exit_code(status) == 0
     assert as_text(status, service.url).splitlines() == [
         f"streaming, ready ({service.url})",
+        "  leader   this process",
         "  frontier 16/B374D848, 1.5 kB behind what was received (16/B374DE24)",
         "  slot     confirmed 16/B374D848, keeps 2.2 MB of WAL on the server (read 0 s ago)",
         "  stream   12,345 records accepted, 0 pending",
@@ -151,7 +152,7 @@ def test_shapes_a_line_each() -> None:
     slot = SlotReading(1.0, exists=True, is_active=True, confirmed_lsn=0x100)
     status = Status("shapes", "streaming", ready=True, reasons=[], slot=slot, shapes=reading)
 
-    assert as_text(status, "url").splitlines()[3:] == [
+    assert as_text(status, "url").splitlines()[4:] == [
         "  log      5.0 MB, FULL: reading waits",
         "  shape    orders  16/B374D848, up to date, 1,234 rows since it leads",
         "  shape    a       0/0, 3.0 MB, 2.2 s behind, 0 rows since it leads, FAILING",

@@ -15,6 +15,7 @@ from penstock.settings.kinesis import KinesisSettings
 from penstock.settings.loading import load_capture_settings, load_shapes_settings
 from penstock.settings.services import CaptureSettings
 
+TOKEN_FILE = Path(__file__).with_name("ops_token")
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/changes"
 REQUIRED = {"AWS_REGION": "eu-west-1", "KINESIS_STREAM": "changes"}
 
@@ -75,6 +76,8 @@ DEFAULTS: list[tuple[str, object]] = [
     ("undeliverable.quarantine_dir", None),
     ("ops.host", "127.0.0.1"),
     ("ops.port", 8088),
+    ("ops.secret", None),
+    ("ops.metrics_open", False),
     ("log.format", "json"),
     ("log.level", "info"),
 ]
@@ -132,10 +135,12 @@ GOOD: list[tuple[str, str, str, object]] = [
     ("QUARANTINE_URL", "s3://bucket/a/b", "undeliverable.quarantine_url", "s3://bucket/a/b"),
     ("QUARANTINE_URL", "file:///var/q%20x", "undeliverable.quarantine_dir", Path("/var/q x")),
     ("OPS_HOST", "::1", "ops.host", "::1"),
-    ("OPS_HOST", "0.0.0.0", "ops.host", "0.0.0.0"),
     ("OPS_HOST", "localhost", "ops.host", "localhost"),
     ("OPS_PORT", "0", "ops.port", 0),
     ("OPS_PORT", "65535", "ops.port", 65535),
+    ("OPS_TOKEN", "0123456789abcdef", "ops.secret", "0123456789abcdef"),
+    ("OPS_TOKEN_FILE", str(TOKEN_FILE), "ops.secret", "a-token-for-tests-only"),
+    ("OPS_METRICS_OPEN", "true", "ops.metrics_open", True),
     ("PENSTOCK_LOG_FORMAT", "console", "log.format", "console"),
     ("PENSTOCK_LOG_LEVEL", "debug", "log.level", "debug"),
 ]
@@ -155,6 +160,7 @@ ONE_OR_MORE = "must be a whole number, 1 or more"
 BIGINT = "must be a whole number from -9223372036854775808 to 9223372036854775807"
 ENDPOINT_RULE = "must be a URL such as http://127.0.0.1:4566, without user name or password"
 DIRECTORY_RULE = "must be file:///absolute/dir or s3://bucket/prefix"
+TOKEN_RULE = "must be 16 to 512 characters, ASCII and without spaces"
 HOST_RULE = "must be a host name or an IP address, without a port"
 
 BAD: list[tuple[str, str, str]] = [
@@ -220,6 +226,10 @@ BAD: list[tuple[str, str, str]] = [
     ("OPS_HOST", "http://localhost", HOST_RULE),
     ("OPS_PORT", "65536", "must be a whole number from 0 to 65535"),
     ("OPS_PORT", "-1", "must be a whole number from 0 to 65535"),
+    ("OPS_TOKEN_FILE", "/no/such/file", "can't be read: No such file or directory"),
+    ("OPS_TOKEN_FILE", "/etc", "can't be read: Is a directory"),
+    ("OPS_TOKEN_FILE", __file__, f"the token in it {TOKEN_RULE}"),
+    ("OPS_METRICS_OPEN", "perhaps", FLAG_RULE),
     ("PENSTOCK_LOG_FORMAT", "xml", "must be json or console"),
     ("PENSTOCK_LOG_LEVEL", "INFO", "must be debug, info, warning or error"),
 ]
@@ -230,12 +240,40 @@ def test_bad_value_is_one_line_with_variable_value_and_rule(variable: str, text:
     assert refusal(**{variable: text}) == f"{variable}={text!r}: {rule}"
 
 
+@pytest.mark.parametrize(
+    "token", ["fifteen-letters", "with a space in it", "ümlauts-are-no-ascii", "x" * 513]
+)
+def test_a_bad_token_is_not_shown(token: str) -> None:
+    assert refusal(OPS_TOKEN=token) == f"OPS_TOKEN=***: {TOKEN_RULE}"
+
+
+def test_a_token_is_in_no_representation() -> None:
+    ops = load(OPS_TOKEN="0123456789abcdef").ops
+    assert "0123456789abcdef" not in f"{ops!r} {ops} {ops.model_dump()}"
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "penstock.example", "localhost.example"])
+def test_others_may_reach_the_ops_port_only_with_a_token(host: str) -> None:
+    assert refusal(OPS_HOST=host) == (
+        f"OPS_HOST={host!r}: others could read the ops port, and OPS_TOKEN is not set. Fix: set OPS_TOKEN or"
+        " OPS_TOKEN_FILE, or leave OPS_HOST at 127.0.0.1"
+    )
+    assert load(OPS_HOST=host, OPS_TOKEN="0123456789abcdef").ops.host == host
+    assert load(OPS_HOST=host, OPS_TOKEN_FILE=str(TOKEN_FILE)).ops.host == host
+
+
+def test_two_tokens_are_one_too_many() -> None:
+    assert refusal(OPS_TOKEN="0123456789abcdef", OPS_TOKEN_FILE=str(TOKEN_FILE)) == (
+        "OPS_TOKEN and OPS_TOKEN_FILE are both set: set one of them"
+    )
+
+
 def test_tables_above_cover_every_variable() -> None:
     groups: list[Any] = [field.annotation for field in CaptureSettings.model_fields.values()]
     every = {field.validation_alias for group in groups for field in group.model_fields.values()}
     required = {"kinesis.region", "kinesis.stream"}
     assert {variable for variable, *_ in GOOD} == every
-    assert {variable for variable, *_ in BAD} == every
+    assert {variable for variable, *_ in BAD} == every - {"OPS_TOKEN"}
     assert {path for path, _ in DEFAULTS} >= {path for _, _, path, _ in GOOD} - required
 
 

@@ -66,6 +66,12 @@ class CredentialKeeper:
         """Why the last look failed, while what it was to replace may still be in use; None if it didn't."""
         return self._trouble
 
+    @property
+    def expires_at(self) -> float | None:
+        """When those at hand expire, as time.time() tells time; None: never, or there are none."""
+        held = self._held
+        return None if held is None else held.expires_at
+
     def take(self, *, first_wait_s: float) -> ReadOnlyCredentials | Failed:
         """The credentials at hand; a stream fault if there are none that are good."""
         if not self._has_looked.wait(first_wait_s):

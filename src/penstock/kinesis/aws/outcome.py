@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
+
+THROTTLED: Final = "ProvisionedThroughputExceededException"
+_SHARD: Final = re.compile(r"shardId-[0-9]+")
 
 
 class Outcome(Enum):
@@ -29,11 +33,18 @@ class Entry(msgspec.Struct, gc=False, frozen=True):
     shard: str = msgspec.field(default="", name="ShardId")
     sequence: str = msgspec.field(default="", name="SequenceNumber")
     """A decimal number of varying length."""
+    message: str | None = msgspec.field(default=None, name="ErrorMessage")
 
     @property
     def code(self) -> str | None:
         """Why it failed. A record without a sequence number is in no shard, whatever else the answer says."""
         return self.error or (None if self.sequence else "NoSequenceNumber")
+
+
+def throttling_shards(entries: Sequence[Entry]) -> list[str]:
+    """The shard of each record that was failed because it is at its limit; only the message names it."""
+    throttled = [entry.message or "" for entry in entries if entry.error == THROTTLED]
+    return [found[0] if (found := _SHARD.search(message)) else "unknown" for message in throttled]
 
 
 class Accepted(NamedTuple):
@@ -57,6 +68,7 @@ class Placed(NamedTuple):
     """PutRecord took the record."""
 
     sequence: str
+    shard: str = ""
 
 
 class Refused(NamedTuple):

@@ -202,6 +202,10 @@ class KinesisClient:
         trouble = self._credentials.trouble
         return None if trouble is None else f"{trouble.code}: {trouble.message}"
 
+    def credentials_expire_at(self) -> float | None:
+        """When the credentials at hand expire, as time.time() tells time; None: never, or there are none."""
+        return self._credentials.expires_at
+
     def close(self) -> None:
         """Close idle connections, and look for credentials no more."""
         self._credentials.close()
@@ -276,7 +280,7 @@ def _read_placed(content: bytes) -> Placed | Failed:
     with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
         entry = _decode_entry(content)
         if entry.sequence:
-            return Placed(entry.sequence)
+            return Placed(entry.sequence, entry.shard)
     return Failed(
         "UnreadableAnswer", "the answer to PutRecord isn't what Kinesis documents", stream_fault=False
     )

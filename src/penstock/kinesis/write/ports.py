@@ -60,6 +60,9 @@ class RecordSink(Protocol):
     def complaint(self) -> str | None:
         """What works still, and will not for long; asks nobody."""
 
+    def credentials_expire_at(self) -> float | None:
+        """When what we send with expires, as time.time() tells time; None: never, or unknown. Asks nobody."""
+
     def close(self) -> None:
         """Close idle connections."""
 

@@ -22,6 +22,7 @@ from penstock.kinesis.aws.outcome import (
     Result,
     Unsent,
     judge,
+    throttling_shards,
 )
 from penstock.kinesis.write.client import KEYS_IGNORED
 from penstock.kinesis.write.event import ChangeEvent
@@ -271,6 +272,7 @@ class KinesisPublisher:
         self._settled(self._plan.settle(request, outcomes, now), taken, now)
         codes = [entry.code for entry in entries]
         self._metrics.count_record_errors(codes)
+        self._metrics.shards.count_throttled(throttling_shards(entries))
         code = next(filter(None, codes), None)
         if code is None:
             # Sent again behind the others, it ends in order; the metric tells how often that is needed.
@@ -338,6 +340,7 @@ class KinesisPublisher:
         self._metrics.count_accepted(
             len(events), sum([event.record_size_bytes for event in events]), now - events[0].received_at
         )
+        self._metrics.shards.count_accepted([entry.shard for entry in entries])
         self._tracker.mark_published_ids([event.ack_id for event in events])
         if self._on_accepted is not None:
             self._on_accepted(events, entries)

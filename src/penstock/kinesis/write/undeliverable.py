@@ -116,7 +116,7 @@ class UndeliverablePolicy:
             pointer = marked
         event.payload = pointer
         event.is_pointer = True
-        self._metrics.quarantined.inc()
+        self._metrics.count_quarantined()
 
     async def _store_for_sure(
         self, store: QuarantineStore, name: str, payload: bytes, event: ChangeEvent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Final
 
 from pyspark.sql import SparkSession
@@ -41,7 +41,7 @@ class SparkJobs:
         self._spark = spark
         self._plugin = plugin
         self._group = f"penstock-{secrets.token_hex(4)}"
-        with _noticing_the_end():
+        with noticing_the_end():
             self._sessions = {shape.name: shape_session(spark) for shape in shapes}
         self._tables = {shape.name: open_table(self._sessions[shape.name], shape) for shape in shapes}
 
@@ -115,23 +115,30 @@ class SparkJobs:
         if java_exit_code() is None:
             self._spark.sparkContext.cancelJobGroup(self._group)
 
-    @contextmanager
-    def _working(self, shape: Shape, what: str) -> Iterator[None]:
-        """Group and pool belong to the thread, and threads take turns with shapes."""
-        context = self._spark.sparkContext
-        with _noticing_the_end():
-            context.setJobGroup(self._group, f"{what} {shape.name}")
-            context.setLocalProperty("spark.scheduler.pool", shape.name)
-            try:
-                yield
-            except LayoutChanged as error:
-                raise TableAltered(str(error)) from error
-            except (NanRefused, RowIncomplete) as error:
-                raise ChangesUnusable(str(error)) from error
+    def _working(self, shape: Shape, what: str) -> AbstractContextManager[None]:
+        return working(self._spark, self._group, shape, what)
 
 
 @contextmanager
-def _noticing_the_end() -> Iterator[None]:
+def working(spark: SparkSession, group: str, shape: Shape, what: str) -> Iterator[None]:
+    """Spark jobs inside are of this group and of the shape's pool; what they raise is what the port says.
+
+    Group and pool belong to the thread, and threads take turns with shapes.
+    """
+    context = spark.sparkContext
+    with noticing_the_end():
+        context.setJobGroup(group, f"{what} {shape.name}")
+        context.setLocalProperty("spark.scheduler.pool", shape.name)
+        try:
+            yield
+        except LayoutChanged as error:
+            raise TableAltered(str(error)) from error
+        except (NanRefused, RowIncomplete) as error:
+            raise ChangesUnusable(str(error)) from error
+
+
+@contextmanager
+def noticing_the_end() -> Iterator[None]:
     """SparkGone if that is why something failed: the line to Java may break before its end is known."""
     try:
         yield

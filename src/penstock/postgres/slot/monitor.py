@@ -17,6 +17,7 @@ from penstock.settings.postgres import LeaderSettings, ReplicationSettings
 from penstock.settings.timings import Timings
 
 _EVERY_S: Final = 5.0
+_CLOCK: Final = "SELECT extract(epoch FROM pg_catalog.clock_timestamp())::float8"
 
 
 class SlotMonitor:
@@ -32,12 +33,17 @@ class SlotMonitor:
         slot: str,
         *,
         on_slot: Callable[[SlotState | None, float], None],
+        on_clock: Callable[[float], None],
         every_s: float = _EVERY_S,
     ) -> None:
-        """`on_slot` gets the slot, or None if there is none of that name, and when it was asked for."""
+        """`on_slot` gets the slot, or None if there is none of that name, and when it was asked for.
+
+        `on_clock` gets by how much the server's clock is ahead of ours.
+        """
         self._parameters = parameters
         self._slot = slot
         self._on_slot = on_slot
+        self._on_clock = on_clock
         self._every_s = every_s
         self._session: AsyncConnection | None = None
 
@@ -48,6 +54,7 @@ class SlotMonitor:
         leader: LeaderSettings,
         *,
         on_slot: Callable[[SlotState | None, float], None],
+        on_clock: Callable[[float], None],
     ) -> Self:
         """The monitor of the slot that the settings name."""
         parameters = connection_parameters(
@@ -55,7 +62,7 @@ class SlotMonitor:
             silence_limit_s=Timings.of(leader.timeout_s).answer_s,
             role=f"slot monitor {replication.slot}",
         )
-        return cls(parameters, replication.slot, on_slot=on_slot)
+        return cls(parameters, replication.slot, on_slot=on_slot, on_clock=on_clock)
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -75,6 +82,14 @@ class SlotMonitor:
             self._session = await connect(self._parameters)
         asked_at = time.monotonic()
         self._on_slot(await read_slot(self._session, self._slot), asked_at)
+        self._on_clock(await self._clock_offset_s(self._session))
+
+    async def _clock_offset_s(self, session: AsyncConnection) -> float:
+        """As exact as half of the way there and back."""
+        before = time.time()
+        row = await (await session.execute(_CLOCK)).fetchone()
+        assert row is not None, "a SELECT without FROM has a row"
+        return float(row[0]) - (before + time.time()) / 2
 
     def _hang_up(self) -> None:
         if self._session is not None:

@@ -99,20 +99,22 @@ class FrameWalk:
     def _boundary(self, action: Action, payload: bytes, wal_start: int, visitor: Visitor) -> int:
         """Returns the commit LSN."""
         try:
-            commit_lsn, end_lsn = self.decoder.transaction(payload)
+            commit_lsn, end_lsn, committed_at = self.decoder.transaction(payload)
         except Unreadable as error:
             raise ProtocolViolation(f"a begin or commit that can't be read: {error}") from error
         if commit_lsn is None and self._needs_lsn:
             raise ProtocolViolation("a begin or commit without its LSN: include-lsn must be on")
+        if committed_at is None:
+            committed_at = protocol.unix_seconds(self.server_time_us)
         transactions = self._transactions
         if action is Action.BEGIN:
             commit_lsn = wal_start if commit_lsn is None else commit_lsn
             transactions.begin(commit_lsn, end_lsn)
-            visitor.begin(Boundary(action, payload, wal_start, commit_lsn, end_lsn))
+            visitor.begin(Boundary(action, payload, wal_start, commit_lsn, end_lsn, committed_at))
             return commit_lsn
         end_lsn = wal_start if end_lsn is None and commit_lsn is None else end_lsn
         commit_lsn = transactions.commit_lsn if commit_lsn is None else commit_lsn
-        boundary = Boundary(action, payload, wal_start, commit_lsn, end_lsn)
+        boundary = Boundary(action, payload, wal_start, commit_lsn, end_lsn, committed_at)
         safe_lsn = transactions.commit(commit_lsn, end_lsn)
         self.received_lsn = max(self.received_lsn, safe_lsn)
         visitor.commit(boundary, safe_lsn)

@@ -76,8 +76,8 @@ async def look_at_shapes(settings: ShapesSettings, file: ShapesFile, read: Read)
 def check_storage_of(file: ShapesFile, log_directory: Path, min_free_bytes: int) -> list[Finding]:
     """Whether the storage and the log's directory can be written, and what the registry says. Blocks."""
     findings = [_writable("log", log_directory)]
-    if "://" not in file.storage:
-        findings.insert(0, _storage(Path(file.storage)))
+    if "://" not in file.registry_at:
+        findings.insert(0, _storage(Path(file.registry_at)))
     room = free_bytes(_existing(log_directory))
     if room < 2 * min_free_bytes:
         findings.append(
@@ -88,7 +88,7 @@ def check_storage_of(file: ShapesFile, log_directory: Path, min_free_bytes: int)
             )
         )
     try:
-        registry = open_registry(file.storage).read()
+        registry = open_registry(file.registry_at).read()
     except PenstockError as error:
         return [*findings, Finding.from_error("registry", error)]
     if registry is None:

@@ -18,7 +18,7 @@ from penstock.errors import PenstockError
 from penstock.model.relation import Relation
 from penstock.model.shape import DEFAULT_FLUSH_INTERVAL_MS, NumericNan, Shape, ShapesFile, shape_line
 
-TOP_KEYS: Final = ("storage", "shape")
+TOP_KEYS: Final = ("storage", "registry", "shape")
 SHAPE_KEYS: Final = ("name", "table", "where", "columns", "flush_interval_ms", "numeric_nan")
 FLUSH_INTERVAL_MS: Final = (10, 86_400_000)
 
@@ -27,7 +27,10 @@ _NAME_RULE: Final = "use 1 to 63 of a-z, 0-9 and _, beginning with a letter"
 _S3A: Final = re.compile(r"s3a://[a-z0-9][a-z0-9.-]*(/.*)?")
 # Spark knows more of these than we do, and one slash is enough for it: `dbfs:/lake`.
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
-_STORAGE_RULE: Final = "name a directory or s3a://bucket/path, without credentials"
+_KINESIS: Final = "kinesis://"
+_STREAM: Final = re.compile(rf"{_KINESIS}[A-Za-z0-9_.-]{{1,128}}(\?marks=[A-Za-z0-9_.-]{{1,128}})?")
+_REGISTRY_RULE: Final = "name a directory or s3a://bucket/path, without credentials"
+_STORAGE_RULE: Final = f"{_REGISTRY_RULE}; or kinesis://stream, for changes instead of tables"
 _LONGEST_SHOWN: Final = 100
 
 
@@ -48,13 +51,15 @@ def load_shapes_file(path: Path) -> ShapesFile:
     """
     top = _Section(str(path), "", _read(path))
     top.refuse_unknown_keys(TOP_KEYS, "the file has")
-    storage = _storage(top, path.absolute().parent)
+    directory = path.absolute().parent
+    storage = _storage(top, directory)
+    registry = _registry(top, storage, directory)
     sections = _shape_sections(top)
     _refuse_equal_names(top, sections)
     shapes = [_shape(section) for section in sections]
     if top.lines:
         raise ShapeFileError("\n".join(top.lines))
-    return ShapesFile(str(path), storage, tuple(shapes))
+    return ShapesFile(str(path), storage, tuple(shapes), registry)
 
 
 class _Section:
@@ -124,12 +129,29 @@ def _storage(top: _Section, directory: Path) -> str:
     storage = top.text("storage", '"./lake" above the first [[shape]]')
     if storage is None:
         return ""
-    if _S3A.fullmatch(storage) and storage.isprintable():
-        return storage.rstrip("/")
-    if not storage or _URL.match(storage) or storage.startswith("~") or not storage.isprintable():
-        top.refuse(f"storage is {_shown(storage)}", _STORAGE_RULE)
+    if _STREAM.fullmatch(storage):
+        return storage
+    return _tables_at(top, "storage", storage, directory, _STORAGE_RULE)
+
+
+def _registry(top: _Section, storage: str, directory: Path) -> str | None:
+    """A stream can't hold the registry, and a storage that can does."""
+    if storage.startswith(_KINESIS):
+        registry = top.text("registry", '"./registry", beside a storage that is a stream')
+        return None if registry is None else _tables_at(top, "registry", registry, directory, _REGISTRY_RULE)
+    if "registry" in top.values:
+        top.refuse("registry is set", "remove it: only a storage that is a stream has its registry elsewhere")
+    return None
+
+
+def _tables_at(top: _Section, key: str, value: str, directory: Path, rule: str) -> str:
+    """A directory or a bucket."""
+    if _S3A.fullmatch(value) and value.isprintable():
+        return value.rstrip("/")
+    if not value or _URL.match(value) or value.startswith("~") or not value.isprintable():
+        top.refuse(f"{key} is {_shown(value)}", rule)
         return ""
-    return str(directory / storage)
+    return str(directory / value)
 
 
 def _shape_sections(top: _Section) -> list[_Section]:

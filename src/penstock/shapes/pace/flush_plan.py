@@ -79,6 +79,8 @@ class ShapeStatus(NamedTuple):
     """Since something was last written to its table."""
     waits_for: str | None = None
     """What a snapshot waits for that has begun and has no cut yet."""
+    due_s: float = math.inf
+    """Until its next job is due; below 0 if it was due before."""
 
 
 class StalledShape(NamedTuple):
@@ -425,6 +427,7 @@ class FlushPlan:
                 max(0.0, now - plan.failing_since),
                 now - plan.wrote_at,
                 plan.waits_for,
+                plan.due_at - now,
             )
             for shape, plan in self._plans.items()
         ]

@@ -6,9 +6,10 @@ import asyncio
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
+from psycopg import AsyncConnection
 from rich.console import Console
 
 from penstock.decoding.decoder import Decoder
@@ -16,22 +17,28 @@ from penstock.decoding.plugins import decoder_for
 from penstock.lake.errors import CannotCompare
 from penstock.lake.spark.session_conf import check_conf, for_short_work
 from penstock.lake.spark.spark_session import open_session, stop_session
-from penstock.lake.storages.opening import Source, open_verify_jobs
+from penstock.lake.storages.opening import Source, StreamUrl, open_verify_jobs, stream_of
 from penstock.model.shape import Shape, ShapesFile, definition_hash
+from penstock.model.stream_position import StreamPosition
 from penstock.postgres.catalog.table_catalog import ShapeCatalog
 from penstock.postgres.catalog.table_facts import TableFacts
 from penstock.postgres.catalog.table_sizes import total_bytes
 from penstock.postgres.connection import QUALIFIED_NAMES, connect_replication
 from penstock.postgres.leader.line import LeaderLine
-from penstock.postgres.timeline import identify
+from penstock.postgres.timeline import ServerIdentity, flushed_lsn, identify
 from penstock.settings.services import ShapesSettings
 from penstock.shapes.definition.shapes_file import ShapeFileError
 from penstock.shapes.flushing.job_runner import JobThreads
 from penstock.shapes.following.drift import compare as drift_of
 from penstock.shapes.registry.places import open_registry
 from penstock.shapes.registry.registry import Registry
-from penstock.shapes.verify.report import ShapeResult, as_json, exit_code, print_text
-from penstock.shapes.verify.verification import Say, ShapeCheck, Verification
+from penstock.shapes.verify.cuts import Cuts, Passing, Say, ShapeCheck
+from penstock.shapes.verify.report import SHAPES, STREAM_SHAPES, ShapeResult, as_json, exit_code, print_text
+from penstock.shapes.verify.stream_shapes import StreamShapes
+from penstock.shapes.verify.verification import Verification
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _SHORT_WORK_BYTES: Final = 32 << 20
 """Tables of this size in all are compared in seconds, most of which Java spends on its own start."""
@@ -62,23 +69,27 @@ def run_verify(settings: ShapesSettings, file: ShapesFile, run: VerifyRun) -> in
             f"{file.path}: no shape {run.shape!r}. Fix: give --shape one of {', '.join(names)}"
         )
     check_conf(file.storage, run.conf)
-    # Standard output is for the result alone.
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    with _progress() as say:
+    with showing_progress() as say:
         results = asyncio.run(verify(settings, file, run, say))
+    words = SHAPES if file.registry is None else STREAM_SHAPES
     if run.json:
-        print(as_json(results))
+        print(as_json(results, words))
     else:
-        print_text(results)
+        print_text(results, words)
     return exit_code(results)
 
 
-async def verify(settings: ShapesSettings, file: ShapesFile, run: VerifyRun, say: Say) -> list[ShapeResult]:
-    """Compare; a result for each shape that was asked for, in the order of the file."""
-    registry = await asyncio.to_thread(open_registry(file.storage).read)
+async def verify(
+    settings: ShapesSettings, file: ShapesFile, run: VerifyRun, say: Say, spark: SparkSession | None = None
+) -> list[ShapeResult]:
+    """Compare; a result for each shape that was asked for, in the order of the file.
+
+    On a Spark of its own, unless there is one.
+    """
+    registry = await asyncio.to_thread(open_registry(file.registry_at).read)
     if registry is None:
         raise CannotCompare(
-            f"there is no registry in {file.storage}: nothing was stored there. Fix: run penstock shapes with"
+            f"there is no registry in {file.registry_at}: nothing was stored. Fix: run penstock shapes with"
             " this file first"
         )
     line = line_of(settings)
@@ -94,8 +105,11 @@ async def verify(settings: ShapesSettings, file: ShapesFile, run: VerifyRun, say
                 checks.append(_check_of(shape, registry, facts.get(shape.table), catalog.decoder))
             except CannotCompare as error:
                 results[shape.name] = ShapeResult(shape.name, problem=str(error))
-        if checks:
-            await _compare(settings, file, run, say, registry, checks, line, catalog)
+        comparing = _Comparing(settings, file, run, say, registry, line, catalog)
+        if checks and spark is None:
+            await _on_its_own_spark(comparing, checks)
+        elif checks and spark is not None:
+            await comparing.compare(checks, spark)
         results |= {check.shape.name: check.result() for check in checks}
     return [results[shape.name] for shape in shapes]
 
@@ -105,44 +119,79 @@ def line_of(settings: ShapesSettings) -> LeaderLine:
     return LeaderLine(settings.replication, settings.leader, role="verify", session=QUALIFIED_NAMES)
 
 
-async def _compare(
-    settings: ShapesSettings,
-    file: ShapesFile,
-    run: VerifyRun,
-    say: Say,
-    registry: Registry,
-    checks: list[ShapeCheck],
-    line: LeaderLine,
-    catalog: ShapeCatalog,
-) -> None:
-    session = await line.connect()
-    size_bytes = await total_bytes(session, [leaf.relation for each in checks for leaf in each.facts.leaves])
-    conf = for_short_work(run.master, run.conf) if size_bytes <= _SHORT_WORK_BYTES else run.conf
-    say("Spark starts")
-    spark = await asyncio.to_thread(open_session, run.master, "penstock verify", conf)
-    threads = JobThreads(settings.change_log.max_flushes)
-    source = Source(registry.system_id, registry.timeline, catalog.decoder.plugin)
-    try:
-        await Verification(
-            checks,
-            jobs=open_verify_jobs(spark, file, source),
-            threads=threads,
-            catalog=catalog,
-            session=session,
-            parameters=line.parameters,
-            slot=settings.replication.slot,
-            timeout_s=run.timeout_s,
-            show_values=run.show_values,
-            say=say,
-        ).run()
+class _Comparing(NamedTuple):
+    """What comparisons need to know, whatever the shapes' storage."""
+
+    settings: ShapesSettings
+    file: ShapesFile
+    run: VerifyRun
+    say: Say
+    registry: Registry
+    line: LeaderLine
+    catalog: ShapeCatalog
+
+    async def compare(self, checks: list[ShapeCheck], spark: SparkSession) -> None:
+        """Bring every check to its end."""
+        session = await self.line.connect()
+        stream = stream_of(self.file)
+        if stream is None:
+            await self._compare_tables(checks, spark, session)
+        else:
+            await self._compare_streams(checks, spark, session, stream)
         # A table that was given up meanwhile says nothing.
-        now = await asyncio.to_thread(open_registry(file.storage).read)
+        now = await asyncio.to_thread(open_registry(self.file.registry_at).read)
         for check in checks:
             entry = None if now is None else now.shapes.get(check.shape.name)
-            if entry is None or not entry.has_only_moved_since(registry.shapes[check.shape.name]):
+            if entry is None or not entry.has_only_moved_since(self.registry.shapes[check.shape.name]):
                 check.problem = "its table was altered or given up meanwhile. Fix: verify again"
+
+    async def _compare_tables(
+        self, checks: list[ShapeCheck], spark: SparkSession, session: AsyncConnection
+    ) -> None:
+        plugin = self.catalog.decoder.plugin
+        source = Source(self.registry.system_id, self.registry.timeline, plugin)
+        threads = JobThreads(self.settings.change_log.max_flushes)
+        try:
+            await Verification(
+                checks,
+                jobs=open_verify_jobs(spark, self.file, source),
+                threads=threads,
+                catalog=self.catalog,
+                session=session,
+                parameters=self.line.parameters,
+                slot=self.settings.replication.slot,
+                timeout_s=self.run.timeout_s,
+                show_values=self.run.show_values,
+                say=self.say,
+            ).run()
+        finally:
+            threads.close()
+
+    async def _compare_streams(
+        self, checks: list[ShapeCheck], spark: SparkSession, session: AsyncConnection, stream: StreamUrl
+    ) -> None:
+        plugin, slot = self.catalog.decoder.plugin, self.settings.replication.slot
+        shapes = StreamShapes(
+            spark,
+            stream,
+            cuts=Cuts(self.catalog, self.line.parameters, plugin=plugin, say=self.say),
+            passing=Passing(session, slot, self.run.timeout_s, self.say),
+            say=self.say,
+        )
+        here = StreamPosition(self.registry.timeline, await flushed_lsn(session))
+        await shapes.compare(checks, self.registry.system_id, here, show_values=self.run.show_values)
+
+
+async def _on_its_own_spark(comparing: _Comparing, checks: list[ShapeCheck]) -> None:
+    run = comparing.run
+    relations = [leaf.relation for each in checks for leaf in each.facts.leaves]
+    size_bytes = await total_bytes(await comparing.line.connect(), relations)
+    conf = for_short_work(run.master, run.conf) if size_bytes <= _SHORT_WORK_BYTES else run.conf
+    comparing.say("Spark starts")
+    spark = await asyncio.to_thread(open_session, run.master, "penstock verify", conf)
+    try:
+        await comparing.compare(checks, spark)
     finally:
-        threads.close()
         await asyncio.to_thread(stop_session, spark)
 
 
@@ -169,11 +218,7 @@ def _check_of(shape: Shape, registry: Registry, facts: TableFacts | None, decode
 
 async def _check_server(line: LeaderLine, registry: Registry, slot: str) -> None:
     """Refuse a server or a slot that the tables don't come from."""
-    connection = await connect_replication(line.parameters, wal_sender_timeout_s=line.timings.timeout_s)
-    try:
-        identity = await identify(connection)
-    finally:
-        connection.pgconn.finish()
+    identity = await identity_of(line)
     if identity.system_id != registry.system_id:
         raise CannotCompare(
             f"this storage belongs to the database system {registry.system_id}, and the server is"
@@ -191,9 +236,20 @@ async def _check_server(line: LeaderLine, registry: Registry, slot: str) -> None
         )
 
 
+async def identity_of(line: LeaderLine) -> ServerIdentity:
+    """The server at the other end."""
+    connection = await connect_replication(line.parameters, wal_sender_timeout_s=line.timings.timeout_s)
+    try:
+        return await identify(connection)
+    finally:
+        connection.pgconn.finish()
+
+
 @contextmanager
-def _progress() -> Iterator[Say]:
+def showing_progress() -> Iterator[Say]:
     """Say what is being done: on one line that changes if somebody watches, else in the log."""
+    # Standard output is for the result alone.
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     if not sys.stderr.isatty():
         yield lambda text: _log.info("verify", step=text)
         return

@@ -5,22 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from penstock import exit_codes
-from penstock.lake.comparison import Counts, Difference
+from penstock.lake.comparison import Counts, Difference, Values
 
 _WIDE: Final = 160
 _COUNTS: Final = ("equal", "different", "missing", "extra")
+_LAKE: Final = "lake"
 
 
 @dataclass(frozen=True)
 class ShapeResult:
-    """A shape that was compared, or the reason why it was not."""
+    """A shape, or a table of a stream, that was compared, or the reason why it was not."""
 
     shape: str
     counts: Counts = field(default_factory=Counts)
@@ -30,6 +31,10 @@ class ShapeResult:
     """Keys that differed and were changed in Postgres at every look, and so can't be judged."""
     unchecked: int = 0
     """Keys that differed at the first look and were too many to be looked at again."""
+    untold: int = 0
+    """Rows of Postgres that a stream doesn't tell, and need not: they may be older than it."""
+    counted: bool = False
+    """Its rows have no key, and were only counted."""
     behind_bytes: int | None = None
     """How much WAL lies between the table and the snapshot, at most, if nobody keeps the table up."""
     left_out: tuple[str, ...] = ()
@@ -63,6 +68,13 @@ class ShapeResult:
             yield f"{self.changing:,} keys changed at every look and were not judged: verify again"
         if self.unchecked:
             yield f"{self.unchecked:,} more keys differed at first and were too many to look at again"
+        if self.counted:
+            yield "it has no key: its rows were counted, and not compared"
+        if self.untold:
+            yield (
+                f"{self.untold:,} rows of Postgres are not in the stream: they are older than its beginning,"
+                " or lost"
+            )
         if self.left_out:
             yield f"not compared, because Postgres has dropped them: {', '.join(self.left_out)}"
 
@@ -73,20 +85,34 @@ def exit_code(results: Iterable[ShapeResult]) -> int:
     return next((code for code in (exit_codes.FAILED, exit_codes.BAD_INPUT) if code in codes), exit_codes.OK)
 
 
-def as_json(results: Sequence[ShapeResult]) -> str:
+class Words(NamedTuple):
+    """What the two sides of a comparison are called."""
+
+    thing: str
+    """What is compared."""
+    other: str
+    """What it is compared with, beside Postgres."""
+
+
+SHAPES: Final = Words("shape", "lake")
+STREAM: Final = Words("table", "stream")
+STREAM_SHAPES: Final = Words("shape", "stream")
+
+
+def as_json(results: Sequence[ShapeResult], words: Words = SHAPES) -> str:
     """A JSON list with an object a shape."""
-    return json.dumps([_plain(result) for result in results], indent=2, ensure_ascii=False)
+    return json.dumps([_plain(result, words) for result in results], indent=2, ensure_ascii=False)
 
 
-def print_text(results: Sequence[ShapeResult]) -> None:
+def print_text(results: Sequence[ShapeResult], words: Words = SHAPES) -> None:
     """A table, and the first keys that differ."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=_WIDE)
     table = Table(title="penstock verify", title_justify="left")
-    table.add_column("shape")
+    table.add_column(words.thing)
     table.add_column("result")
-    for name in ("rows in Postgres", "rows in the lake", *_COUNTS):
+    for name in ("rows in Postgres", f"rows in the {words.other}", *_COUNTS):
         table.add_column(name, justify="right")
     for result in results:
         numbers = [f"{number:,}" for number in result.counts] if result.problem is None else [""] * 6
@@ -97,45 +123,51 @@ def print_text(results: Sequence[ShapeResult]) -> None:
         for note in result.notes():
             console.print(Text(f"{result.shape}: {note}"))
         for difference in result.first:
-            for line in _lines(difference):
+            for line in _lines(difference, words):
                 console.print(Text(f"{result.shape}: {line}"), soft_wrap=True)
         hidden = result.counts.differing - len(result.first)
         if result.first and hidden:
             console.print(Text(f"{result.shape}: and {hidden:,} more"))
 
 
-def _lines(difference: Difference) -> Iterator[str]:
+def _lines(difference: Difference, words: Words) -> Iterator[str]:
     key = ", ".join(f"{name}={_shown(value)}" for name, value in difference.key.items())
     line = f"{difference.verdict} {key}"
     if difference.columns:
         line += f": {', '.join(difference.columns)}"
     if difference.copies > 1:
-        line += f" ({difference.copies} rows in the lake)"
+        line += f" ({difference.copies} rows in the {words.other})"
     yield line
     for name, values in (difference.values or {}).items():
-        yield f"    {name}: {_shown(values.postgres)} in Postgres, {_shown(values.lake)} in the lake"
+        yield f"    {name}: {_shown(values.postgres)} in Postgres, {_shown(values.lake)} in the {words.other}"
 
 
 def _shown(value: str | None) -> str:
     return "null" if value is None else json.dumps(value, ensure_ascii=False)
 
 
-def _plain(result: ShapeResult) -> dict[str, Any]:
+def _plain(result: ShapeResult, words: Words) -> dict[str, Any]:
     return {
-        "shape": result.shape,
+        words.thing: result.shape,
         "result": result.result,
         "problem": result.problem,
-        "counts": None if result.problem is not None else result.counts._asdict(),
+        "counts": None if result.problem is not None else _named(result.counts, words),
         "changing": result.changing,
         "unchecked": result.unchecked,
+        "untold": result.untold,
+        "counted": result.counted,
         "behind_bytes": result.behind_bytes,
         "left_out": result.left_out,
-        "first": [_plain_difference(each) for each in result.first],
+        "first": [_plain_difference(each, words) for each in result.first],
     }
 
 
-def _plain_difference(difference: Difference) -> dict[str, Any]:
+def _plain_difference(difference: Difference, words: Words) -> dict[str, Any]:
     values = difference.values
     return difference._asdict() | {
-        "values": None if values is None else {name: each._asdict() for name, each in values.items()}
+        "values": None if values is None else {name: _named(each, words) for name, each in values.items()}
     }
+
+
+def _named(found: Counts | Values, words: Words) -> dict[str, Any]:
+    return {words.other if name == _LAKE else name: value for name, value in found._asdict().items()}

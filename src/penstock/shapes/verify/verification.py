@@ -26,80 +26,21 @@ While the service is stopped, tables are compared as they are; the report says h
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
 from typing import Any, Final
 
-import pyarrow as pa
 from psycopg import AsyncConnection
 
 from penstock.errors import PenstockError
-from penstock.lake.comparison import Comparison, Counts, Difference, PostgresAt
-from penstock.lake.errors import CannotCompare
+from penstock.lake.comparison import Counts, PostgresAt
 from penstock.lake.ports import VerifyJobs
-from penstock.model.lsn import format_lsn
-from penstock.model.shape import Shape
 from penstock.postgres.catalog.table_catalog import ShapeCatalog
-from penstock.postgres.catalog.table_facts import TableFacts
-from penstock.postgres.slot.state import read_slot
 from penstock.postgres.snapshot.change_watch import ChangeWatch, watch_changes
-from penstock.postgres.snapshot.export import ExportedSnapshot, export_snapshot
 from penstock.shapes.flushing.job_runner import JobThreads
-from penstock.shapes.verify.report import ShapeResult
+from penstock.shapes.verify.cuts import Cuts, Passing, Say, ShapeCheck
 
 LOOKS_AGAIN: Final = 5
-SHOWN: Final = 10
-"""How many differing keys of a shape are printed."""
-
-_POLL_S: Final = 0.2
-
-Say = Callable[[str], None]
-
-
-@dataclass
-class ShapeCheck:
-    """A shape on its way to a result."""
-
-    shape: Shape
-    facts: TableFacts
-    left_out: tuple[str, ...] = ()
-    counts: Counts = field(default_factory=Counts)
-    first: list[Difference] = field(default_factory=list)
-    keys: pa.Table | None = None
-    """To be looked at again."""
-    unchecked: int = 0
-    behind_bytes: int | None = None
-    problem: str | None = None
-
-    @property
-    def open_keys(self) -> int:
-        """How many keys are to be looked at again."""
-        return 0 if self.keys is None or self.problem is not None else self.keys.num_rows
-
-    def add(self, comparison: Comparison, *, show_values: bool) -> None:
-        """Count what is certain, and give Spark's memory back. Blocks."""
-        own, found = self.counts, comparison.counts
-        self.counts = Counts(
-            own.postgres, own.lake, *(a + b for a, b in zip(own[2:], found[2:], strict=True))
-        )
-        if found.differing and len(self.first) < SHOWN:
-            self.first += comparison.first(SHOWN - len(self.first), show_values=show_values)
-        comparison.close()
-
-    def result(self) -> ShapeResult:
-        """As it stands."""
-        return ShapeResult(
-            self.shape.name,
-            self.counts,
-            tuple(self.first),
-            changing=self.open_keys,
-            unchecked=self.unchecked,
-            behind_bytes=self.behind_bytes,
-            left_out=self.left_out,
-            problem=self.problem,
-        )
 
 
 class Verification:
@@ -123,20 +64,16 @@ class Verification:
         self._checks = checks
         self._jobs = jobs
         self._threads = threads
-        self._catalog = catalog
         self._plugin = catalog.decoder.plugin
-        self._session = session
+        self._cuts = Cuts(catalog, parameters, plugin=self._plugin, say=say)
+        self._passing = Passing(session, slot, timeout_s, say)
         self._parameters = parameters
-        self._slot = slot
-        self._timeout_s = timeout_s
         self._show_values = show_values
         self._say = say
 
     async def run(self) -> None:
         """Bring every check to its end. PenstockError if none can be."""
-        slot = await read_slot(self._session, self._slot)
-        running = slot is not None and slot.active_pid is not None
-        await self._first_look(running=running)
+        await self._first_look(running=await self._passing.is_running())
         for _ in range(LOOKS_AGAIN):
             if not any(check.open_keys for check in self._checks):
                 return
@@ -145,12 +82,12 @@ class Verification:
     async def _first_look(self, *, running: bool) -> None:
         async with AsyncExitStack() as stack:
             checks = [check for check in self._checks if check.problem is None]
-            taken = await self._snapshot(checks, stack)
+            taken = await self._cuts.take(checks, stack)
             if taken is None:
                 return
             exported, places = taken
             if running:
-                await self._until_passed(exported.cut_lsn)
+                await self._passing.reach(exported.cut_lsn)
 
             async def compare(check: ShapeCheck) -> None:
                 self._say(f"comparing {check.shape.name}")
@@ -178,11 +115,11 @@ class Verification:
         self._say(f"looking again at {sum(check.open_keys for check in checks):,} keys")
         async with AsyncExitStack() as stack:
             watch = await stack.enter_async_context(watch_changes(self._parameters, plugin=self._plugin))
-            taken = await self._snapshot(checks, stack)
+            taken = await self._cuts.take(checks, stack)
             if taken is None:
                 return
             exported, places = taken
-            await self._until_passed(exported.cut_lsn)
+            await self._passing.reach(exported.cut_lsn)
 
             async def compare(check: ShapeCheck) -> None:
                 await self._compare_again(check, places[check.shape.name], watch)
@@ -198,60 +135,6 @@ class Verification:
             comparison = await run(self._jobs.compare_keys, shape, postgres, lake, keys)
             await run(lambda: check.add(comparison, show_values=self._show_values))
         check.keys = keys.unclear
-
-    async def _snapshot(
-        self, checks: Sequence[ShapeCheck], stack: AsyncExitStack
-    ) -> tuple[ExportedSnapshot, dict[str, PostgresAt]] | None:
-        """A snapshot of these tables, until the stack ends; None if there are none.
-
-        A table that can't be had spoils a snapshot: then another one is taken, without that table.
-        """
-        while any(check.problem is None for check in checks):
-            self._say("waiting for open transactions, to take a snapshot")
-            async with AsyncExitStack() as attempt:
-                exported = await attempt.enter_async_context(
-                    export_snapshot(self._parameters, plugin=self._plugin)
-                )
-                places: dict[str, PostgresAt] = {}
-                for check in checks:
-                    if check.problem is None and not await self._place(check, exported, places):
-                        break
-                else:
-                    stack.push_async_exit(attempt.pop_all())
-                    return exported, places
-        return None
-
-    async def _place(
-        self, check: ShapeCheck, exported: ExportedSnapshot, places: dict[str, PostgresAt]
-    ) -> bool:
-        relations = [leaf.relation for leaf in check.facts.leaves]
-        try:
-            places[check.shape.name] = PostgresAt(check.facts, await exported.parts(relations), exported.name)
-            # They are locked now: what is still as it was stays so.
-            table = check.shape.table
-            if (await self._catalog.facts([table])).get(table) != check.facts:
-                raise CannotCompare(
-                    f"{check.shape.table} was altered or truncated meanwhile. Fix: verify again"
-                )
-        except PenstockError as error:
-            check.problem = str(error)
-        return check.problem is None
-
-    async def _until_passed(self, lsn: int) -> None:
-        self._say(f"waiting until the tables have everything up to {format_lsn(lsn)}")
-        deadline = time.monotonic() + self._timeout_s
-        while True:
-            slot = await read_slot(self._session, self._slot)
-            at = 0 if slot is None else slot.confirmed_flush_lsn or 0
-            if at >= lsn:
-                return
-            if time.monotonic() > deadline:
-                raise CannotCompare(
-                    f"slot {self._slot} stood at {format_lsn(at)} after {self._timeout_s:g} s, and the"
-                    f" snapshot is of {format_lsn(lsn)}: the tables don't have everything yet. Fix: raise"
-                    " --timeout, or see what holds penstock shapes up"
-                )
-            await asyncio.sleep(_POLL_S)
 
 
 async def _each(checks: Sequence[ShapeCheck], work: Callable[[ShapeCheck], Awaitable[None]]) -> None:

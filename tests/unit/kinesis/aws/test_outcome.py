@@ -15,6 +15,7 @@ from penstock.kinesis.aws.outcome import (
     classify_error,
     is_in_order,
     judge,
+    throttling_shards,
 )
 from tests.kinesis_answers import entries
 
@@ -121,3 +122,15 @@ def test_anything_else_is_transient(code: str) -> None:
 
 def test_no_code_means_two_things() -> None:
     assert not RECORD_FAULT_CODES & STREAM_FAULT_CODES
+
+
+def test_the_shard_that_is_at_its_limit_is_named_in_the_message() -> None:
+    busy = "Rate exceeded for shard shardId-000000000007 in stream orders under account 123456789012."
+    answer = [
+        Entry(error=THROTTLED, message=busy),
+        Entry(error=THROTTLED),
+        Entry(error="InternalFailure", message="Internal service failure."),
+        Entry(shard="shardId-000000000001", sequence="7"),
+    ]
+
+    assert throttling_shards(answer) == ["shardId-000000000007", "unknown"]

@@ -13,11 +13,20 @@ import botocore.serialize
 import botocore.session
 import pytest
 
-from penstock.kinesis.aws.outcome import Accepted, Answered, Entry, Failed, Placed, Refused, Result
+from penstock.kinesis.aws.outcome import (
+    Accepted,
+    Answered,
+    Entry,
+    Failed,
+    Placed,
+    Refused,
+    Result,
+    throttling_shards,
+)
 from penstock.kinesis.write.client import KinesisClient
 from penstock.kinesis.write.event import ChangeEvent
 from penstock.settings.errors import SettingsError
-from tests.kinesis_answers import SHARD, accepted, answered
+from tests.kinesis_answers import SHARD, accepted
 from tests.servers.kinesis_rules import check_signature
 from tests.servers.loop_thread import bind
 
@@ -202,7 +211,7 @@ def test_a_manifest_is_put_as_botocore_would_put_it(
 ) -> None:
     server.answer = Answer(200, b'{"SequenceNumber":"496","ShardId":"shardId-000000000000"}')
 
-    assert client.put_mark(b'{"action":"R"}', "penstock/slot", after) == Placed("496")
+    assert client.put_mark(b'{"action":"R"}', "penstock/slot", after) == Placed("496", "shardId-000000000000")
 
     ordering = {} if after is None else {"SequenceNumberForOrdering": after}
     model = botocore.session.get_session().get_service_model("kinesis")
@@ -266,7 +275,11 @@ def test_the_request_is_signed_as_it_arrives(client: KinesisClient, server: Serv
 def test_failed_records_are_named_by_their_place(client: KinesisClient, server: Server) -> None:
     codes = (None, THROTTLED, None, "InternalFailure")
 
-    assert put(client, server, answer_for(*codes), records=4) == answered(codes)
+    result = put(client, server, answer_for(*codes), records=4)
+
+    assert isinstance(result, Answered)
+    assert tuple(result.codes) == codes
+    assert throttling_shards(result.entries) == ["shardId-000000000000"]
 
 
 @pytest.mark.parametrize(

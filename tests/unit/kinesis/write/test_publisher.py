@@ -51,6 +51,9 @@ class Sink:
     def complaint(self) -> str | None:
         return None
 
+    def credentials_expire_at(self) -> float | None:
+        return None
+
     def close(self) -> None:
         pass
 

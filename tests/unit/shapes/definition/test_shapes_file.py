@@ -16,6 +16,10 @@ from penstock.shapes.definition.shapes_file import ShapeFileError, load_shapes_f
 ORDERS = Shape("orders", Relation("public", "orders"))
 
 
+REGISTRY_FIX = "Fix: name a directory or s3a://bucket/path, without credentials"
+STORAGE_FIX = f"{REGISTRY_FIX}; or kinesis://stream, for changes instead of tables"
+
+
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     return tmp_path / "shapes.toml"
@@ -46,6 +50,47 @@ def shape_with(*lines: str) -> str:
     for line in lines:
         keys[line.partition("=")[0].strip()] = line
     return "\n".join(['storage = "/lake"', "[[shape]]", *keys.values()])
+
+
+class TestStreams:
+    """A storage that is a stream has its registry elsewhere."""
+
+    SHAPE = '[[shape]]\nname = "orders"\ntable = "public.orders"\n'
+
+    @pytest.mark.parametrize("storage", ["kinesis://orders", "kinesis://my.st_ream-1?marks=marks"])
+    def test_the_registry_is_beside_it(self, file: Path, storage: str) -> None:
+        loaded = load(file, f'storage = "{storage}"\nregistry = "./kept"\n{self.SHAPE}')
+        assert loaded.storage == storage
+        assert loaded.registry_at == str(file.parent / "kept")
+
+    def test_tables_keep_their_own(self, file: Path) -> None:
+        loaded = load(file, f'storage = "/lake"\n{self.SHAPE}')
+        assert (loaded.registry, loaded.registry_at) == (None, "/lake")
+
+    @pytest.mark.parametrize(
+        ("top", "lines"),
+        [
+            (
+                'storage = "kinesis://orders"',
+                ['registry is missing. Fix: add registry = "./registry", beside a storage that is a stream'],
+            ),
+            (
+                'storage = "kinesis://orders"\nregistry = "kinesis://orders"',
+                [f"registry is 'kinesis://orders'. {REGISTRY_FIX}"],
+            ),
+            (
+                'storage = "/lake"\nregistry = "/other"',
+                [
+                    "registry is set. Fix: remove it: only a storage that is a stream has its registry"
+                    " elsewhere"
+                ],
+            ),
+            ('storage = "kinesis://"', [f"storage is 'kinesis://'. {STORAGE_FIX}"]),
+            ('storage = "kinesis://a/b"', [f"storage is 'kinesis://a/b'. {STORAGE_FIX}"]),
+        ],
+    )
+    def test_a_mistake(self, file: Path, top: str, lines: list[str]) -> None:
+        assert refusals_of(file, f"{top}\n{self.SHAPE}") == lines
 
 
 class TestGoodFiles:
@@ -141,7 +186,6 @@ NAME_RULE = "Fix: use 1 to 63 of a-z, 0-9 and _, beginning with a letter"
 TABLE_FIX = 'Fix: write table = "public.orders"'
 INTERVAL_FIX = "Fix: write a whole number from 10 to 86400000"
 NAN_FIX = 'Fix: write "stop", or "null" to store null for NaN'
-STORAGE_FIX = "Fix: name a directory or s3a://bucket/path, without credentials"
 COLUMNS_FIX = 'Fix: write columns = ["id", "status"]'
 COLUMNS_OUT = "Fix: list the columns to keep, or leave columns out for all of them"
 
@@ -223,7 +267,7 @@ def test_a_mistake_in_a_shape(file: Path, line: str, refusal: str) -> None:
 
 SHAPE = '[[shape]]\nname = "orders"\ntable = "public.orders"\n'
 STORAGE = 'storage = "/lake"\n'
-TOP_FIX = "Fix: remove it; the file has storage, shape"
+TOP_FIX = "Fix: remove it; the file has storage, registry, shape"
 NO_SHAPE = "no shape. Fix: add a [[shape]] with a name and a table"
 NOT_A_LIST = "shape is not a list of tables. Fix: begin each shape with [[shape]], in two brackets"
 

@@ -1,0 +1,206 @@
+"""A flush into a stream: a shape's changes, one record each, never folded. Blocks.
+
+1. Tasks read the changes, and those of a shape with a `where` decode both rows of each. Spark judges them.
+2. Each becomes a record, or none (rendering.py), under the partition key that capture would give it.
+3. Changes are brought together by key, a key in one task, in the order of the log, and published from there.
+4. What comes back to the driver is where the records are, for the manifest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from penstock.decoding.decoder import Decoder
+from penstock.decoding.plugins import decoder_for
+from penstock.kinesis.marked.prefix import MarkPrefix
+from penstock.kinesis.write.client import KinesisClient
+from penstock.kinesis.write.event import ChangeEvent
+from penstock.kinesis.write.partition_key import Fallback, PartitionKeys, UnknownRelation
+from penstock.lake.errors import StorageFailed
+from penstock.lake.jobs.changes import ShapeLayout, share_out
+from penstock.lake.ports import ChangePart
+from penstock.lake.spark.spark_session import plain_errors, saying_errors
+from penstock.lake.stream.parts import Part, together
+from penstock.lake.stream.publishing import TaskPublisher
+from penstock.lake.stream.rendering import Sides, render
+from penstock.lake.stream.told import StreamPlace
+from penstock.model.change import Action
+from penstock.model.key_indexes import KeyIndexes
+from penstock.model.stream_position import History
+
+CONNECT_S: Final = 5.0
+ANSWER_S: Final = 10.0
+
+_TX: Final = "_penstock_tx"
+_OP: Final = "_penstock_op"
+_PAYLOAD: Final = "_penstock_payload"
+_KEY: Final = "_penstock_key"
+_OLD: Final = "_penstock_old"
+_NEW: Final = "_penstock_new"
+_OLD_INSIDE: Final = "_penstock_old_inside"
+_NEW_INSIDE: Final = "_penstock_new_inside"
+_PART: Final = "_penstock_part"
+_CHANGE: Final = (
+    pa.field(_TX, pa.int64()),
+    pa.field(_OP, pa.int64()),
+    pa.field(_PAYLOAD, pa.binary()),
+)
+_RECORDS: Final = pa.schema([*_CHANGE, pa.field(_KEY, pa.string())])
+_TASK_BYTES: Final = 8 << 20
+_MOST_TASKS: Final = 16
+_BEFORE_THE_ROW: Final = 5
+"""A decoded batch has offsets, action, what is absent and an old key before the row's columns."""
+
+_Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+class Flush(NamedTuple):
+    """What is told by a flush, and how."""
+
+    place: StreamPlace
+    layout: ShapeLayout
+    indexes: KeyIndexes
+    kept: frozenset[str] | None
+    """The shape's columns; None: all."""
+    history: History
+    by: str
+
+
+def publish(spark: SparkSession, flush: Flush, ranges: Sequence[ChangePart]) -> Part:
+    """Publish what these ranges hold; where it is. StorageFailed, and what the decoder and the log raise."""
+    tasks = min(_MOST_TASKS, 1 + sum(part.wanted_bytes for part in ranges) // _TASK_BYTES)
+    with plain_errors(f"stream {flush.place.stream}"):
+        judged = _judged(_changes(spark, flush.layout, ranges), flush.layout)
+        records = judged.mapInArrow(_rendering(flush), from_arrow_schema(_RECORDS))
+        ordered = records.repartition(tasks, _KEY).sortWithinPartitions(_TX, _OP)
+        published = ordered.mapInArrow(_publishing(flush), f"{_PART} binary").collect()
+    return together(Part.decode(row[_PART]) for row in published)
+
+
+def open_client(place: StreamPlace, marks_stream: str | None = None) -> KinesisClient:
+    """A client that writes to a stream."""
+    return KinesisClient(
+        stream=place.stream,
+        region=place.region,
+        endpoint_url=place.endpoint_url,
+        connect_timeout_s=CONNECT_S,
+        read_timeout_s=ANSWER_S,
+        marks_stream=marks_stream,
+    )
+
+
+def _changes(spark: SparkSession, layout: ShapeLayout, ranges: Sequence[ChangePart]) -> DataFrame:
+    """All changes; of a layout with a `where`, with both rows of each."""
+    tasks = share_out(ranges)
+    schema = pa.schema(_CHANGE)
+    if layout.where is not None:
+        row = pa.struct(list(layout.decoder().schema)[_BEFORE_THE_ROW:])
+        schema = pa.schema([*_CHANGE, pa.field(_OLD, row), pa.field(_NEW, row)])
+
+    def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with saying_errors():
+            for number in (number for batch in numbers for number in batch["id"].to_pylist()):
+                for part in tasks[number]:
+                    for batch in part.read():
+                        yield _with_rows(batch, layout, schema)
+
+    numbers = spark.range(len(tasks), numPartitions=len(tasks))
+    return numbers.mapInArrow(read, from_arrow_schema(schema, prefer_timestamp_ntz=True))
+
+
+def _with_rows(batch: pa.RecordBatch, layout: ShapeLayout, schema: pa.Schema) -> pa.RecordBatch:
+    change = [batch["tx_offset"], batch["op_offset"], batch["payload"].cast(pa.binary())]
+    if layout.where is None:
+        return pa.RecordBatch.from_arrays(change, schema=schema)
+    decoder = layout.decoder()
+    sides = [Sides(payload) for payload in batch["payload"].to_pylist()]
+    at = list(zip(batch["tx_offset"].to_pylist(), batch["op_offset"].to_pylist(), strict=True))
+    rows = []
+    for payloads in ([each.old for each in sides], [each.new for each in sides]):
+        decoded = decoder.decode(at, payloads)
+        columns = decoded.columns[_BEFORE_THE_ROW:]
+        rows.append(pa.StructArray.from_arrays(columns, fields=list(schema.field(_OLD).type)))
+    return pa.RecordBatch.from_arrays([*change, *rows], schema=schema)
+
+
+def _judged(changes: DataFrame, layout: ShapeLayout) -> DataFrame:
+    """Each change with whether its rows are the shape's."""
+    if layout.where is None:
+        return changes.withColumns({_OLD_INSIDE: F.lit(True), _NEW_INSIDE: F.lit(True)})
+    known = [_TX, _OP, _PAYLOAD]
+    inside = F.coalesce(F.expr(layout.where), F.lit(False))
+    old = changes.select(*known, _NEW, f"{_OLD}.*").select(*known, _NEW, inside.alias(_OLD_INSIDE))
+    new = old.select(*known, _OLD_INSIDE, f"{_NEW}.*")
+    return new.select(*known, _OLD_INSIDE, inside.alias(_NEW_INSIDE))
+
+
+def _rendering(flush: Flush) -> _Work:
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        decoder = decoder_for(flush.layout.plugin)
+        keys = PartitionKeys(decoder, by_primary_key=True, fallback=Fallback.TABLE)
+        with saying_errors():
+            for batch in batches:
+                rows = []
+                columns = (batch[name].to_pylist() for name in (_TX, _OP, _PAYLOAD, _OLD_INSIDE, _NEW_INSIDE))
+                for tx, op, payload, old, new in zip(*columns, strict=True):
+                    record = render(payload, old_inside=old, new_inside=new, kept=flush.kept)
+                    if record is not None:
+                        rows.append((tx, op, record, _key(keys, record, tx, flush.indexes)))
+                arrays = [
+                    pa.array([row[place] for row in rows], field.type) for place, field in enumerate(_RECORDS)
+                ]
+                yield pa.RecordBatch.from_arrays(arrays, schema=_RECORDS)
+
+    return work
+
+
+def _key(keys: PartitionKeys, record: bytes, tx: int, indexes: KeyIndexes) -> str:
+    try:
+        return keys.key(record, tx)
+    except UnknownRelation as unknown:
+        keys.learn(unknown.relation, indexes)
+        return keys.key(record, tx)
+
+
+def _publishing(flush: Flush) -> _Work:
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with saying_errors():
+            client = open_client(flush.place)
+            try:
+                tally = TaskPublisher(flush.place.stream, client).publish(_events(flush, batches))
+            finally:
+                client.close()
+            part = Part.of(tally, flush.history).encode()
+            yield pa.RecordBatch.from_arrays([pa.array([part], pa.binary())], names=[_PART])
+
+    return work
+
+
+def _events(flush: Flush, batches: Iterator[pa.RecordBatch]) -> Iterator[ChangeEvent]:
+    decoder: Decoder = decoder_for(flush.layout.plugin)
+    prefix = MarkPrefix(flush.history, flush.by)
+    number = 0
+    for batch in batches:
+        columns = (batch[name].to_pylist() for name in (_TX, _OP, _PAYLOAD, _KEY))
+        for tx, op, payload, key in zip(*columns, strict=True):
+            data = prefix.put(payload, tx, op)
+            if data is None:
+                raise StorageFailed(f"a change of {flush.layout.relation} is no JSON object")
+            number += 1
+            yield ChangeEvent(
+                ack_id=number,
+                payload=data,
+                partition_key=key,
+                record_size_bytes=len(data) + len(key.encode()),
+                commit_lsn=tx,
+                op_offset=op,
+                received_at=0.0,
+                relation=decoder.relation(payload),
+                truncates=decoder.action(payload) is Action.TRUNCATE,
+            )

@@ -1,0 +1,45 @@
+"""ShardCounts: records accepted and throttled, by shard."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+
+class ShardCounts(Collector):
+    """Two counters with a shard each.
+
+    The library's own counter takes a lock and looks up its label for each shard of each request; a stream of
+    a hundred shards would feel it.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._accepted = Counter[str]()
+        self._throttled = Counter[str]()
+        registry.register(self)
+
+    def count_accepted(self, shards: Iterable[str]) -> None:
+        """A shard for each record."""
+        self._accepted.update(shards)
+
+    def count_throttled(self, shards: Iterable[str]) -> None:
+        """A shard for each record."""
+        self._throttled.update(shards)
+
+    def collect(self) -> Iterable[Metric]:
+        """Both, for the registry."""
+        yield _family("records", "records accepted by Kinesis, by shard", self._accepted)
+        yield _family(
+            "throttles", "records that Kinesis failed because a shard is at its limit", self._throttled
+        )
+
+
+def _family(name: str, what: str, counts: Counter[str]) -> Metric:
+    family = CounterMetricFamily(f"penstock_kinesis_shard_{name}", what, labels=["shard"])
+    for shard, count in sorted(counts.items()):
+        family.add_metric([shard], count)
+    return family

@@ -1,0 +1,119 @@
+"""`/readyz` turns, both ways, within seconds, and its sentence is true."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.local.kinesis import LocalKinesis
+from penstock.local.postgres import PrivatePostgres
+from tests.servers.capture_process import CaptureProcess
+from tests.servers.capture_site import CaptureSite, metric, readiness, wait_until
+from tests.servers.fault_proxy import FaultProxy
+from tests.servers.faults import FailRecords
+
+WITHIN_S = 5.0
+OUTAGE_LIMIT_S = 2.0
+# What only a person can mend is tried again every 30 s.
+SLOWLY_S = 30.0
+
+
+@pytest.fixture
+def server() -> Iterator[PrivatePostgres]:
+    with PrivatePostgres(settings={"wal_keep_size": "0"}) as server:
+        yield server
+
+
+@pytest.fixture
+def site(server: PrivatePostgres, kinesis: LocalKinesis, stream: str, fault_proxy: FaultProxy) -> CaptureSite:
+    server.psql("CREATE TABLE t (id int PRIMARY KEY)")
+    return CaptureSite(
+        server,
+        "postgres",
+        kinesis,
+        stream,
+        slot="in_time",
+        AWS_ENDPOINT_URL_KINESIS=fault_proxy.url,
+        SINK_OUTAGE_DISCONNECT_S=OUTAGE_LIMIT_S,
+    )
+
+
+def turns(capture: CaptureProcess, *, ready: bool, sentence: str = "", within_s: float = WITHIN_S) -> None:
+    """Wait until it is so, and says so."""
+
+    def turned() -> bool:
+        answer = readiness(capture)
+        return (answer["status"] == 200) == ready and sentence in " ".join(answer["reasons"])
+
+    wait_until(turned, f"ready is {ready}, {sentence!r}", within_s)
+
+
+def test_kinesis_and_postgres_go_and_come_back(
+    site: CaptureSite, server: PrivatePostgres, fault_proxy: FaultProxy
+) -> None:
+    with site.capture() as capture:
+        capture.wait_for_log("streaming")
+        turns(capture, ready=True)
+        fault_proxy.outage()
+        site.psql("INSERT INTO t VALUES (1)")
+        time.sleep(OUTAGE_LIMIT_S)
+        turns(capture, ready=False, sentence="sink: ")
+        wait_until(lambda: metric(capture, "penstock_behind_seconds") > OUTAGE_LIMIT_S + 1, "it gets later")
+        wait_until(lambda: metric(capture, "penstock_frontier_age_seconds") > OUTAGE_LIMIT_S, "it stands")
+        assert metric(capture, "penstock_ready") == 0
+        fault_proxy.restore()
+        turns(capture, ready=True)
+        wait_until(lambda: metric(capture, "penstock_behind_seconds") == 0, "it is delivered")
+        assert metric(capture, "penstock_ready") == 1
+
+        server.stop("fast")
+        turns(capture, ready=False, sentence="postgres: ")
+        server.start()
+        turns(capture, ready=True)
+        site.wait_until_confirmed()
+
+
+def test_metrics_of_shards_clock_and_credentials(site: CaptureSite, fault_proxy: FaultProxy) -> None:
+    with site.capture() as capture:
+        capture.wait_for_log("streaming")
+        fault_proxy.inject(FailRecords(at={0}), times=3)
+        site.psql("INSERT INTO t SELECT generate_series(1, 100)")
+        wait_until(lambda: metric(capture, "penstock_sink_records_total") == 100, "all are accepted")
+        metrics = capture.metrics()
+        by_shard = {name: value for name, value in metrics.items() if "kinesis_shard_records_total{" in name}
+        assert sum(by_shard.values()) == 100
+        assert len(by_shard) == 4
+        assert metrics['penstock_kinesis_shard_throttles_total{shard="shardId-000000000002"}'] == 3
+        assert metrics["penstock_credentials_expire_seconds"] == math.inf
+        wait_until(lambda: metric(capture, "penstock_clock_offset_seconds") != 0, "the server was asked")
+        assert abs(metric(capture, "penstock_clock_offset_seconds")) < 1
+
+
+def test_a_slot_that_is_lost(site: CaptureSite, server: PrivatePostgres) -> None:
+    with site.capture() as capture:
+        capture.wait_for_log("streaming")
+        turns(capture, ready=True)
+        capture.freeze()
+        server.set("max_slot_wal_keep_size", "1MB")
+        for _ in range(3):
+            server.psql("SELECT pg_logical_emit_message(false, '', ''); SELECT pg_switch_wal()")
+        server.psql("CHECKPOINT")
+        capture.cont()
+        turns(capture, ready=False, sentence="replication slot 'in_time' is lost")
+
+
+@pytest.mark.long
+def test_a_plugin_that_is_forbidden(site: CaptureSite, server: PrivatePostgres) -> None:
+    if not server.knows_plugin_setting:
+        pytest.skip("this server can't forbid plugins")
+    with site.capture() as capture:
+        capture.wait_for_log("streaming")
+        turns(capture, ready=True)
+        server.set("output_plugin_libraries", "pgoutput, test_decoding")
+        server.psql("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots")
+        turns(capture, ready=False, sentence="forbids the output plugin wal2json")
+        server.set("output_plugin_libraries", "pgoutput, test_decoding, wal2json")
+        turns(capture, ready=True, within_s=SLOWLY_S + WITHIN_S)

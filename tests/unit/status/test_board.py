@@ -1,0 +1,113 @@
+"""The status, as the parts have left it."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from penstock.postgres.leader.freshness import Freshness
+from penstock.status.board import StatusBoard
+from penstock.status.capture_metrics import CaptureMetrics
+from penstock.status.health import Fault, Health, Phase
+from penstock.status.model import CaptureReading, ShapeReading, ShapesReading
+
+READING = CaptureReading(0.1, 200, 100, 1, 0, 0, 0, oldest_lsn=120, oldest_committed_at=990.0)
+
+
+class Process:
+    """A capture, and the wall clock."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.expire_at: float | None = None
+        self.reading: CaptureReading | ShapesReading = READING
+        self.health = Health()
+        self.board = StatusBoard(
+            "capture",
+            self.health,
+            clock=lambda: 0.0,
+            wall_clock=lambda: self.now,
+            credentials_expire_at=lambda: self.expire_at,
+        )
+
+    def lead(self) -> None:
+        self.health.start_streaming(Freshness(limit_s=1e9, now=0.0), 0.0)
+        self.board.lead(lambda: self.reading)
+
+
+@pytest.fixture
+def process() -> Process:
+    return Process()
+
+
+def test_how_late_by_the_servers_clock(process: Process) -> None:
+    process.lead()
+    assert process.board.read().behind_s == 10
+    process.board.note_clock(2.5)
+    assert process.board.read().behind_s == 12.5
+    assert process.board.read().clock_offset_s == 2.5
+
+
+def test_what_a_leadership_leaves_undelivered_gets_later(process: Process) -> None:
+    process.lead()
+    process.board.rest()
+    process.health.enter(Phase.SINK_DOWN)
+    process.now += 60
+    assert process.board.read().behind_s == 70
+
+    process.reading = msgspec.structs.replace(READING, oldest_committed_at=None, frontier_lsn=110)
+    process.lead()
+    assert process.board.read().behind_s == 70, "it has read nothing yet"
+    process.reading = msgspec.structs.replace(process.reading, frontier_lsn=130)
+    assert process.board.read().behind_s == 0
+
+
+def test_a_standby_knows_who_leads_and_is_not_late(process: Process) -> None:
+    process.lead()
+    process.board.rest()
+    process.health.stand_by("penstock capture at 10.0.0.7, pid 42")
+
+    status = process.board.read()
+
+    assert (status.behind_s, status.leader) == (0, "penstock capture at 10.0.0.7, pid 42")
+    process.health.enter(Phase.PREPARING)
+    assert process.board.read().leader is None
+
+
+def test_another_history(process: Process) -> None:
+    process.lead()
+    process.board.rest()
+    process.board.forget_positions()
+    assert process.board.read().behind_s == 0
+
+
+def test_shapes_are_as_late_as_the_last_of_them(process: Process) -> None:
+    shapes = [
+        ShapeReading("a", "idle", 1, 0, 0.0, 0, None),
+        ShapeReading("b", "flushing", 1, 9, 7.5, 0, None),
+    ]
+    process.reading = ShapesReading(0.1, 200, 100, 0, 0, 0, log_is_full=False, shapes=shapes)
+    process.lead()
+    assert process.board.read().behind_s == 7.5
+
+
+def test_the_metrics_of_a_status(process: Process) -> None:
+    metrics = CaptureMetrics()
+    process.lead()
+    assert "penstock_credentials_expire_seconds +Inf" in metrics.exposition(process.board.read()).decode()
+    process.expire_at = 1090.0
+    process.health.set_fault(Fault.SINK, "it is down")
+    metrics.shards.count_accepted(["shardId-1", "shardId-0", "shardId-1"])
+    metrics.shards.count_throttled(["unknown"])
+    text = metrics.exposition(process.board.read()).decode()
+
+    for line in (
+        "penstock_credentials_expire_seconds 90.0",
+        "penstock_ready 0.0",
+        "penstock_behind_seconds 10.0",
+        "penstock_frontier_age_seconds 0.0",
+        "penstock_clock_offset_seconds 0.0",
+        'penstock_kinesis_shard_records_total{shard="shardId-1"} 2.0',
+        'penstock_kinesis_shard_throttles_total{shard="unknown"} 1.0',
+    ):
+        assert line in text.splitlines()
