@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-long soak pictures lint format lock clean
+.PHONY: help setup demo check test test-long soak pictures lint format docs lock clean
 
 BIN := .venv/bin
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
@@ -39,9 +39,12 @@ format: setup ## Format the code, and fix what ruff can fix by itself
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: setup ## Build the docs as a site, in site/: open site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 lock: $(BIN)/uv ## Write requirements/* again from pyproject.toml, keeping versions that still fit
 	$(COMPILE) pyproject.toml --output-file requirements/capture.lock
-	$(COMPILE) pyproject.toml --extra demo --extra spark --group dev --output-file requirements/dev.lock
+	$(COMPILE) pyproject.toml --extra demo --extra spark --group dev --group docs --output-file requirements/dev.lock
 	$(COMPILE) pyproject.toml --extra spark --constraints requirements/dev.lock --output-file requirements/shapes.lock
 	echo hatchling | $(COMPILE) - --constraints requirements/dev.lock --output-file requirements/build.lock
 	echo uv | $(COMPILE) - --constraints requirements/dev.lock --output-file requirements/bootstrap.txt
@@ -50,5 +53,5 @@ $(BIN)/uv:
 	@scripts/setup
 
 clean: ## Remove the virtual environment, caches and build results
-	rm -rf .venv dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -type d -name __pycache__ -prune -exec rm -rf {} +

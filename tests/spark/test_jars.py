@@ -74,6 +74,14 @@ def test_what_an_interrupted_copy_left_is_replaced(tmp_path: Path, monkeypatch: 
     ("script", "message"),
     [
         ("echo no route to host >&2; exit 3", "ended with 3\nno route to host"),
+        (
+            r"printf '\tServer access error at url u (PKIX)\nException\n\tat a.b\n' >&2; exit 1",
+            r"ended with 1\nServer access error at url u \(PKIX\)$",
+        ),
+        (
+            r"printf 'Exception: no room\n\tat a.b\n\tat c.d\n' >&2; exit 1",
+            "ended with 1\nException: no room$",
+        ),
         ("true", f"came without {next(iter(JARS))}"),
         (f'echo other > "$ivy/jars/io.delta_{next(iter(JARS))}"', "is not the one that was tried"),
     ],

@@ -95,19 +95,6 @@ def test_every_error_that_ends_a_leadership_is_documented() -> None:
     assert not missing
 
 
-@pytest.mark.parametrize(
-    "page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda p: p.name
-)
-def test_links_between_pages_lead_somewhere(page: Path) -> None:
-    links = [link for link in re.findall(r"\]\(([^)#]+)\)", page.read_text()) if "://" not in link]
-    assert [link for link in links if not (page.parent / link).exists()] == []
-
-
-def test_readme_names_only_make_targets_that_exist() -> None:
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    assert set(re.findall(r"make ([a-z]+)", (ROOT / "README.md").read_text())) <= targets
-
-
 def _places(text: str) -> list[str]:
     """Every file of Python and every folder that a text names."""
     return re.findall(r"`((?:\w+/)+(?:\w+\.py)?|\w+\.py)`", text)

@@ -130,10 +130,16 @@ def _run_client(scratch: Path) -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise JarsMissing(f"can't fetch {_COORDINATES}: {error}") from error
     if done.returncode:
-        last_words = "\n".join(done.stderr.strip().splitlines()[-5:])
         raise JarsMissing(
-            f"can't fetch {_COORDINATES}: spark-submit ended with {done.returncode}\n{last_words}"
+            f"can't fetch {_COORDINATES}: spark-submit ended with {done.returncode}\n{_reason(done.stderr)}"
         )
+
+
+def _reason(said: str) -> str:
+    """What Ivy says of the servers it asked, else the client's last words; a Java stack tells neither."""
+    lines = [line.strip() for line in said.splitlines() if line.strip() and not line.startswith("\tat ")]
+    refused = [line for line in lines if line.startswith("Server access error")]
+    return "\n".join(refused[-2:] or lines[-5:])
 
 
 def _spark_home() -> Path:

@@ -40,6 +40,9 @@ class Sink:
     def probe(self) -> Failed | None:
         return None
 
+    def credentials_expire_at(self) -> float | None:
+        return None
+
     def complaint(self) -> str | None:
         return None
 
