@@ -1,4 +1,8 @@
-"""The programs that read what is in deploy/: a missing one is a failure, with what to do about it."""
+"""The programs that read what is in deploy/.
+
+Debian has no recent kubectl and no Terraform, so `make setup` can't bring them: without one, its tests are
+skipped, and say so.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
 import yaml
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -17,9 +22,10 @@ RENDERED: Final = ("base/capture", "base/shapes", "overlays/example", "overlays/
 
 
 def find(program: str, fix: str) -> str:
-    """Its path; an assertion with the fix if it isn't there."""
+    """Its path; the test is skipped if it isn't there."""
     found = shutil.which(program)
-    assert found is not None, f"{program} is not installed. Fix: {fix}"
+    if found is None:
+        pytest.skip(f"{program} is not installed. Fix: {fix}")
     return found
 
 
