@@ -48,8 +48,8 @@ class ChangeLog:
     transaction may be of any size. So changes wait on disk, and readers must find whole transactions there.
 
     How it is used. The owner appends changes and commits, calls `write` when `write_due` says so, `flush`
-    when `is_flush_due` says so or somebody waits, and `trim` with the FlushTracker's minimum. Readers get a
-    plan from `read_plan` and give it to `read_segment`, wherever they run.
+    when `is_flush_due` says so or somebody waits, and `trim` with what the FlushTracker calls droppable.
+    Readers get a plan from `read_plan` and give it to `read_segment`, wherever they run.
 
     Rules.
     1. The four offsets keep the rules of WriteOffsets. A change is persisted when a sync that began after its

@@ -89,11 +89,11 @@ class PostgresLeadership(ShapesLeadership):
     async def _keep_house(self, pipeline: PostgresPipeline) -> None:
         """Once a second: forget what nobody needs, and say who holds everybody up."""
         ledger, looked_at = pipeline.ledger, float("-inf")
-        trimmed = ledger.tracker.minimum
+        trimmed = ledger.tracker.droppable
         while True:
             now = time.monotonic()
-            if ledger.tracker.minimum != trimmed or ledger.log.is_over_limit:
-                trimmed = ledger.tracker.minimum
+            if ledger.tracker.droppable != trimmed or ledger.log.is_over_limit:
+                trimmed = ledger.tracker.droppable
                 await asyncio.to_thread(ledger.log.trim, trimmed)
             if now - looked_at >= _OLD_RUNS_EVERY_S:
                 looked_at = now

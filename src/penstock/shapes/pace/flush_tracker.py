@@ -117,6 +117,16 @@ class FlushTracker:
         return self._index[0][0] if self._index else self._last_seen
 
     @property
+    def droppable(self) -> LogOffset:
+        """The log may drop everything at or below this: with nobody behind, the last commit too.
+
+        A log that is full is read no further, so no later transaction would take that one with it.
+        """
+        if self._index or self._last_seen == BEFORE_ALL:
+            return self.minimum
+        return LogOffset(self._last_seen.tx_offset, OP_INFINITY)
+
+    @property
     def behind_count(self) -> int:
         """How many shapes are behind."""
         return len(self._behind)

@@ -186,12 +186,13 @@ async def test_a_full_buffer_is_written_before_more_is_read(tmp_path: Path) -> N
     assert segment.stat().st_size > 0
 
 
+@pytest.mark.parametrize("max_bytes", [8000, 1], ids=["of some transactions", "of less than a row"])
 @pytest.mark.parametrize("at_once", [2, 3, 4])
 async def test_a_full_log_is_not_read_into_between_transactions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int, max_bytes: int
 ) -> None:
     monkeypatch.setattr(module, "_LOOK_FOR_ROOM_S", 0.0)
-    limits = LogLimits(min_free_bytes=0, max_bytes=8000, segment_bytes=1, buffer_bytes=1)
+    limits = LogLimits(min_free_bytes=0, max_bytes=max_bytes, segment_bytes=1, buffer_bytes=1)
     site = Site(tmp_path, frames([EVENTS] * 20), {}, limits, at_once)
     ledger = site.ledger
     paused_at = []
@@ -207,7 +208,7 @@ async def test_a_full_log_is_not_read_into_between_transactions(
             (start,) = ledger.plan.start(time.monotonic())
             await asyncio.to_thread(ledger.log.flush, time.monotonic())
             ledger.flushed(start.shape, 1000 * ledger.transactions, time.monotonic())
-            await asyncio.to_thread(ledger.log.trim, ledger.tracker.minimum)
+            await asyncio.to_thread(ledger.log.trim, ledger.tracker.droppable)
             while site.writer.is_paused:
                 assert ledger.transactions == paused_at[-1]
                 await asyncio.sleep(0)

@@ -138,6 +138,15 @@ def test_the_minimum_says_what_the_log_may_drop() -> None:
     assert tracker.last_global_flushed_offset == at(200)
 
 
+def test_with_nobody_behind_the_last_commit_may_be_dropped_too() -> None:
+    tracker = tracker_after((100, "a"))
+    assert tracker.droppable == BEFORE_ALL
+    tracker.flushed("a", at(100), 0.0)
+    assert tracker.droppable == at(100, OP_INFINITY)
+    commit(tracker, 200, "a")
+    assert tracker.droppable == at(100)
+
+
 @pytest.mark.parametrize("seen", ["commit", "keepalive"])
 @pytest.mark.parametrize("touched", [set(), {"a"}, {"b"}])
 def test_commit_lsns_never_decrease(seen: str, touched: set[str]) -> None:
