@@ -215,8 +215,9 @@ def touches(link: Link, relations: Collection[Relation]) -> bool:
 
 
 def bytes_of(link: Link, relations: Collection[Relation]) -> int:
-    """About how many bytes of a link's changes are of these relations."""
-    return round(_share(link, frozenset(relations)) * link.manifest.bytes)
+    """About how many bytes of a link's changes are of these relations; 0 only if there are surely none."""
+    share = _share(link, frozenset(relations))
+    return max(1, round(share * link.manifest.bytes)) if share else 0
 
 
 def _fewer(kept: Sequence[_Kept]) -> list[_Kept]:

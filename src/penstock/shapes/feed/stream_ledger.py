@@ -46,7 +46,6 @@ class StreamLedger(ShapeBooks):
 
     def take(self, link: Link, arrived: datetime, now: float) -> list[SnapshotAgain]:
         """The next link; returns shapes that are pinned, and of which the registry has to know."""
-        self.collector.take(link.manifest)
         start = whole(StreamPosition.parse(link.start).commit_lsn - 1)
         end_lsn = link.manifest.resolved_position.commit_lsn
         last = whole(end_lsn - 1)

@@ -6,10 +6,8 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from penstock.kinesis.marked.manifest import Manifest
 from penstock.model.relation import Relation
 from penstock.model.snapshot_again import SnapshotAgain
-from penstock.model.stream_position import StreamPosition
 from penstock.postgres.catalog.table_tree import Member, Tree
 from penstock.shapes.following.rewrites import judge
 
@@ -21,21 +19,18 @@ class _Look(NamedTuple):
     """None: there is no table of that name."""
     lsn: int
     """The server's WAL was here then, or before."""
-    before_lsn: int
-    """It was here then, or behind."""
 
 
 class StreamRoutes:
     """Compares looks at the catalog, and judges them when the stream is there. Knows no clock or socket.
 
     The problem. The catalog is of now, and the stream may be hours old: changes below a look are of tables as
-    they were before it, and a TRUNCATE that explains the look may be yet to come.
+    they were before it, and what explains the look may be yet to come.
 
     1. A table is known as it was last judged. The first look that differs waits until the stream has reached
        its LSN; looks behind it are compared with it later.
-    2. Then it is judged. Nothing but a TRUNCATE that committed between the two looks explains a new file, and
-       nothing else is explained: the table's shapes are snapshotted again. A copy whose cut is behind
-       the look has all that it saw.
+    2. Then it is judged. What isn't proved to be in the stream (`rewrites.judge`: doubts too) means that the
+       table's shapes are snapshotted again. A copy whose cut is behind the look has all that it saw.
     3. Meanwhile changes are read as before. Partitions that only a look knows so far count, too.
     4. A table that is gone has no copies before a look finds one of its name.
     5. Shapes of one table may have been judged up to different looks when a crash came: the first look is
@@ -56,11 +51,7 @@ class StreamRoutes:
         self._judged = {tree.table.relation: tree for tree in trees if tree.table.relation in self._followers}
         self._own_trees = dict(own_trees)
         self._gone = self._followers.keys() - self._judged.keys()
-        self._since = dict.fromkeys(self._followers, 0)
-        """The server's WAL was here when a look found the table as it was judged."""
         self._waiting: dict[Relation, _Look] = {}
-        self._truncated: dict[Relation, int] = {}
-        """The commit LSN of the last truncate."""
         self._copied: dict[str, int] = {}
         """The cut of the last copy of a shape in this leadership."""
         self._has_looked = False
@@ -103,18 +94,7 @@ class StreamRoutes:
         """See Routes."""
         return self._own_trees.get(shape, self._judged[table])
 
-    def take(self, manifest: Manifest) -> None:
-        """A manifest that is about to be kept: what it says of truncates."""
-        if isinstance(manifest.tables, str):
-            return
-        for table in self._followers:
-            for relation in self.relations_of(table):
-                mark = manifest.tables.get(str(relation))
-                if mark is not None and mark.truncated is not None:
-                    lsn = StreamPosition.parse(mark.truncated).commit_lsn
-                    self._truncated[relation] = max(lsn, self._truncated.get(relation, 0))
-
-    def look(self, trees: Iterable[Tree], wal_lsn: int, before_lsn: int) -> list[SnapshotAgain]:
+    def look(self, trees: Iterable[Tree], wal_lsn: int) -> list[SnapshotAgain]:
         """The followed tables as the catalog has them now, without those that it no longer has."""
         now = {tree.table.relation: tree for tree in trees}
         self._has_looked = True
@@ -122,10 +102,8 @@ class StreamRoutes:
             if table in self._waiting:
                 continue
             tree = now.get(table)
-            if self._is_known(table, tree):
-                self._since[table] = max(self._since[table], before_lsn)
-            elif tree is not None or table not in self._gone:
-                self._waiting[table] = _Look(tree, wal_lsn, before_lsn)
+            if not self._is_known(table, tree) and (tree is not None or table not in self._gone):
+                self._waiting[table] = _Look(tree, wal_lsn)
         return self.reached(self._reached_lsn)
 
     def reached(self, lsn: int) -> list[SnapshotAgain]:
@@ -156,7 +134,6 @@ class StreamRoutes:
         else:
             self._gone = self._gone - {table}
             self._judged[table] = look.tree
-            self._since[table] = look.before_lsn
         for name in names:
             self._own_trees.pop(name, None)
         return [SnapshotAgain(name, reason) for name, reason in reasons.items()]
@@ -164,16 +141,15 @@ class StreamRoutes:
     def _reason(self, before: Tree, look: _Look) -> str:
         """Why the table is not the one that it was, in words; empty if it is."""
         table, now = before.table.relation, look.tree
-        since = self._since[table]
-        judgement = judge(before, now, look.lsn, {}, since)
+        judgement = judge(before, now, look.lsn, {})
         if judgement.again:
             return judgement.again
+        # A slot's reader counts and hashes rows at one position to settle a doubt. Here the catalog and the
+        # server's rows are ahead of the stream by any time: only a copy is right.
         if judgement.departures:
             return judgement.departures[0].reason
-        for doubt in judgement.doubts:
-            truncated = self._truncated.get(doubt.member.relation, -1)
-            if doubt.is_new or not since <= truncated < look.lsn:
-                return doubt.suspicion
+        if judgement.doubts:
+            return judgement.doubts[0].suspicion
         assert now is not None, "that was judged"
         if _without_files(before) != _without_files(now):
             return f"{table} was altered"

@@ -54,9 +54,9 @@ class StreamWatch:
             await self._look()
 
     async def _look(self) -> None:
-        trees, lsn, before = await self._catalog.look({shape.table for shape in self._shapes})
+        trees, lsn, _ = await self._catalog.look({shape.table for shape in self._shapes})
         routes = self._ledger.collector
-        await self._snapshot_again(routes.look(trees, lsn, before))
+        await self._snapshot_again(routes.look(trees, lsn))
         for shape in self._shapes:
             facts = self._work.facts(shape.name)
             is_judged = not routes.is_gone(shape.name) and not routes.is_waiting(shape.table)
