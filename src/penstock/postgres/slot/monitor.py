@@ -17,6 +17,8 @@ from penstock.settings.postgres import LeaderSettings, ReplicationSettings
 from penstock.settings.timings import Timings
 
 _EVERY_S: Final = 5.0
+# Whoever starts makes or takes the slot within a moment, and must not be told for seconds that there is none.
+_UNREAD_EVERY_S: Final = 1.0
 _CLOCK: Final = "SELECT extract(epoch FROM pg_catalog.clock_timestamp())::float8"
 
 
@@ -45,6 +47,7 @@ class SlotMonitor:
         self._on_slot = on_slot
         self._on_clock = on_clock
         self._every_s = every_s
+        self._is_read = False
         self._session: AsyncConnection | None = None
 
     @classmethod
@@ -73,7 +76,7 @@ class SlotMonitor:
                         await self._look()
                 except (PostgresError, psycopg.Error, TimeoutError):
                     self._hang_up()
-                await asyncio.sleep(self._every_s)
+                await asyncio.sleep(self._every_s if self._is_read else min(_UNREAD_EVERY_S, self._every_s))
         finally:
             self._hang_up()
 
@@ -81,7 +84,9 @@ class SlotMonitor:
         if self._session is None:
             self._session = await connect(self._parameters)
         asked_at = time.monotonic()
-        self._on_slot(await read_slot(self._session, self._slot), asked_at)
+        slot = await read_slot(self._session, self._slot)
+        self._is_read = slot is not None and slot.active_pid is not None
+        self._on_slot(slot, asked_at)
         self._on_clock(await self._clock_offset_s(self._session))
 
     async def _clock_offset_s(self, session: AsyncConnection) -> float:
