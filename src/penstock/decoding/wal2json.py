@@ -29,7 +29,9 @@ _PREFIX: Final = b'{"action":"'
 _ACTION_AT: Final = len(_PREFIX)
 _ACTIONS: Final = {ord(action.value): action for action in Action}
 # What stands before it can't hold a quote of its own, and an unreadable type name comes behind it.
-_NAMES: Final = re.compile(rb'"schema":("(?:[^"\\]|\\.)*"),"table":("(?:[^"\\]|\\.)*")')
+_NAMES: Final = re.compile(
+    rb'"schema":("[^"\\]*(?:\\.[^"\\]*)*"),"table":("[^"\\]*(?:\\.[^"\\]*)*")', re.DOTALL
+)
 _NO_IDENTITY: Final = re.compile(
     r'no tuple identifier for (?:UPDATE|DELETE) in table "(.+)"\."(.+)"', re.DOTALL
 )

@@ -11,6 +11,9 @@ from penstock.model.stream_position import History, StreamPosition, operation
 _EXAMPLE: Final = b'{"pos":"%b","by":"%b",' % (str(StreamPosition(0, 0)).encode(), b"0" * 12)
 PREFIX_BYTES: Final = len(_EXAMPLE)
 
+_SMALL: Final = 256
+"""Operations of a transaction whose text is kept."""
+
 _validate = msgspec.json.Decoder(msgspec.Raw).decode
 
 
@@ -20,6 +23,7 @@ class MarkPrefix:
     def __init__(self, history: History, by: str) -> None:
         self._history = history
         self._tail = b'","by":"%b",' % by.encode()
+        self._small = [b"%012X%b" % (number, self._tail) for number in range(_SMALL)]
         self._commit_lsn = -1
         self._head = b""
 
@@ -30,7 +34,9 @@ class MarkPrefix:
         if commit_lsn != self._commit_lsn:
             timeline = self._history.of_record(commit_lsn)
             self._commit_lsn, self._head = commit_lsn, b'{"pos":"%08X.%016X.' % (timeline, commit_lsn)
-        return b"%b%012X%b%b" % (self._head, operation(op_offset), self._tail, payload[1:])
+        number = operation(op_offset)
+        rest = self._small[number] if number < _SMALL else b"%012X%b" % (number, self._tail)
+        return self._head + rest + payload[1:]
 
 
 def unmarked(data: bytes) -> bytes:

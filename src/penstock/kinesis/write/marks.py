@@ -18,43 +18,63 @@ MOST_TABLES: Final = 200
 
 
 class _Range:
-    """Where records stand in a shard. Sequence numbers are kept with their length: they compare by value."""
+    """Where records stand in a shard. Sequence numbers have varying lengths, and compare by value."""
 
     __slots__ = ("count", "first", "last")
 
-    def __init__(self, number: tuple[int, str]) -> None:
+    def __init__(self, number: str) -> None:
         self.first = self.last = number
         self.count = 0
 
-    def include(self, first: tuple[int, str], last: tuple[int, str], count: int) -> None:
-        self.first = min(self.first, first)
-        self.last = max(self.last, last)
-        self.count += count
+    def include(self, number: str) -> None:
+        """One of the records stands there."""
+        if _is_above(number, self.last):
+            self.last = number
+        elif _is_above(self.first, number):
+            self.first = number
+
+
+def _is_above(one: str, other: str) -> bool:
+    return one > other if len(one) == len(other) else len(one) > len(other)
 
 
 class Tally:
     """What is known of some accepted records, in a size that doesn't grow with their number."""
 
-    __slots__ = ("_shards", "_tables", "records", "size_bytes")
+    __slots__ = ("_shards", "_tables", "_truncated", "records", "size_bytes")
 
     def __init__(self) -> None:
         self.records = self.size_bytes = 0
         self._shards: dict[str, _Range] = {}
-        self._tables: dict[Relation, tuple[int, tuple[int, int] | None]] = {}
-        """Changes, and (commit LSN, op_offset) of the last truncate."""
+        self._tables: dict[Relation, int] = {}
+        """Changes."""
+        self._truncated: dict[Relation, tuple[int, int]] = {}
+        """(commit LSN, op_offset) of the last truncate."""
 
-    def add(self, event: ChangeEvent, entry: Entry) -> None:
-        """This event was accepted there."""
-        self.records += 1
-        self.size_bytes += event.record_size_bytes
-        number = (len(entry.sequence), entry.sequence)
-        shard = self._shards.get(entry.shard)
-        if shard is None:
-            shard = self._shards[entry.shard] = _Range(number)
-        shard.include(number, number, 1)
-        if event.relation is not None:
-            at = (event.commit_lsn, event.op_offset) if event.truncates else None
-            self._count(event.relation, 1, at)
+    def add(self, events: Sequence[ChangeEvent], entries: Sequence[Entry]) -> None:
+        """These events were accepted there."""
+        # Written out, with local names: this is the path of every change.
+        shards, tables = self._shards, self._tables
+        size_bytes = 0
+        for event, entry in zip(events, entries, strict=True):
+            size_bytes += event.record_size_bytes
+            number = entry.sequence
+            shard = shards.get(entry.shard)
+            if shard is None:
+                shard = shards[entry.shard] = _Range(number)
+            shard.count += 1
+            last = shard.last
+            if number > last and len(number) == len(last):
+                shard.last = number
+            else:
+                shard.include(number)
+            relation = event.relation
+            if relation is not None:
+                tables[relation] = tables.get(relation, 0) + 1
+                if event.truncates:
+                    self._truncate(relation, (event.commit_lsn, event.op_offset))
+        self.records += len(events)
+        self.size_bytes += size_bytes
 
     def merge(self, other: Tally) -> None:
         """Take over what another one knows."""
@@ -62,20 +82,21 @@ class Tally:
         self.size_bytes += other.size_bytes
         for name, shard in other._shards.items():
             mine = self._shards.setdefault(name, _Range(shard.first))
-            mine.include(shard.first, shard.last, shard.count)
-        for relation, (count, truncated) in other._tables.items():
-            self._count(relation, count, truncated)
+            mine.count += shard.count
+            mine.include(shard.first)
+            mine.include(shard.last)
+        for relation, count in other._tables.items():
+            self._tables[relation] = self._tables.get(relation, 0) + count
+        for relation, at in other._truncated.items():
+            self._truncate(relation, at)
 
-    def _count(self, relation: Relation, count: int, truncated: tuple[int, int] | None) -> None:
-        before, last = self._tables.get(relation, (0, None))
-        if truncated is not None:
-            last = truncated if last is None else max(last, truncated)
-        self._tables[relation] = before + count, last
+    def _truncate(self, relation: Relation, at: tuple[int, int]) -> None:
+        self._truncated[relation] = max(at, self._truncated.get(relation, at))
 
     def shards(self) -> dict[str, ShardRange]:
         """For a manifest."""
         return {
-            name: ShardRange(shard.first[1], shard.last[1], shard.count)
+            name: ShardRange(shard.first, shard.last, shard.count)
             for name, shard in sorted(self._shards.items())
         }
 
@@ -84,9 +105,13 @@ class Tally:
         if len(self._tables) > MOST_TABLES:
             return "*"
         return {
-            str(relation): TableMark(count, None if truncated is None else _position(history, *truncated))
-            for relation, (count, truncated) in sorted(self._tables.items())
+            str(relation): TableMark(count, self._last_truncate(relation, history))
+            for relation, count in sorted(self._tables.items())
         }
+
+    def _last_truncate(self, relation: Relation, history: History) -> str | None:
+        at = self._truncated.get(relation)
+        return None if at is None else _position(history, *at)
 
 
 def _position(history: History, commit_lsn: int, op_offset: int) -> str:
@@ -157,9 +182,12 @@ class Marks:
     def accepted(self, events: Sequence[ChangeEvent], entries: Sequence[Entry], frontier_lsn: int) -> None:
         """These events were accepted and marked, and the frontier is now there."""
         complete = self.complete_lsn(frontier_lsn)
-        for event, entry in zip(events, entries, strict=True):
-            tally = self._next if event.commit_lsn < complete else self._span(event.commit_lsn).tally
-            tally.add(event, entry)
+        if all(event.commit_lsn < complete for event in events):
+            self._next.add(events, entries)
+        else:
+            for event, entry in zip(events, entries, strict=True):
+                tally = self._next if event.commit_lsn < complete else self._span(event.commit_lsn).tally
+                tally.add((event,), (entry,))
         self.passed(frontier_lsn)
 
     def draft(self, frontier_lsn: int) -> Draft:

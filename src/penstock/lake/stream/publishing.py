@@ -103,8 +103,7 @@ class TaskPublisher:
                 raise AssertionError("nobody forbids a request")
 
     def _count(self, events: Sequence[ChangeEvent], entries: Sequence[Entry], now: float) -> None:
-        for event, entry in zip(events, entries, strict=True):
-            self._tally.add(event, entry)
+        self._tally.add(events, entries)
         if events:
             self._accepted_at = now
 
