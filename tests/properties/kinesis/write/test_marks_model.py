@@ -139,5 +139,5 @@ def test_many_tables_are_a_star() -> None:
     for number in range(MOST_TABLES + 1):
         event = ChangeEvent(1, b"", "k", 1, 1, 0, 0.0, relation=Relation("public", f"t{number}"))
         assert tally.tables(HISTORY) != "*"
-        tally.add(event, Entry(shard="x", sequence="1"))
+        tally.add([event], [Entry(shard="x", sequence="1")])
     assert tally.tables(HISTORY) == "*"

@@ -19,9 +19,9 @@ def event(lsn: int, *, truncates: bool = False) -> ChangeEvent:
 
 def test_ranges_go_by_number_and_counts_add_up() -> None:
     one, other = Tally(), Tally()
-    one.add(event(5, truncates=True), Entry(shard="s0", sequence="99"))
-    one.add(event(6), Entry(shard="s1", sequence="7"))
-    other.add(event(7, truncates=True), Entry(shard="s0", sequence="100"))
+    one.add([event(5, truncates=True)], [Entry(shard="s0", sequence="99")])
+    one.add([event(6)], [Entry(shard="s1", sequence="7")])
+    other.add([event(7, truncates=True)], [Entry(shard="s0", sequence="100")])
     history = History(1, {})
     part = together([Part.of(one, history), Part.of(other, history)])
     assert part == Part(
