@@ -171,7 +171,8 @@ def judge(keys: Sequence[str], entries: Sequence[Entry]) -> list[Outcome]:
 
 def is_in_order(keys: Sequence[str], entries: Sequence[Entry]) -> bool:
     """Whether all were taken, and a key's records stand in its shard in the order of the request."""
-    if any(entry.code for entry in entries):
+    # What `code` says, written out: this is the path of every record.
+    if any(entry.error or not entry.sequence for entry in entries):
         return False
     # The ordinary case, in which there is no order to judge.
     if len(set(keys)) == len(keys):
