@@ -108,6 +108,11 @@ def test_whole_transactions_whatever_fails(rig: Rig) -> None:
             move_money(rig)
             split(rig, shards[0])
             writes_more(writers, 50)
+            children = set(shards[4:6])
+            wait_until(
+                lambda: children <= {record.shard_id for record in marked(rig).records},
+                "both children have records, before they are merged",
+            )
             first = leader if leader.events("streaming") else other
             first.kill9()
             second = other if first is leader else leader

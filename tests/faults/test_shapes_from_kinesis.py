@@ -85,6 +85,7 @@ class StreamedSite:
 def streamed(shapes_site: ShapesSite, kinesis: LocalKinesis, stream: str, run_once: RunOnce) -> StreamedSite:
     shapes_site.sql(
         "CREATE TABLE a (id int PRIMARY KEY, v text); CREATE TABLE b (id int PRIMARY KEY, v text);"
+        " ALTER TABLE a REPLICA IDENTITY FULL;"
         " INSERT INTO a SELECT g, 'old' FROM generate_series(1, 100) g"
     )
     even = shape_lines("even", 'where = "id % 2 = 0"', table="a")
