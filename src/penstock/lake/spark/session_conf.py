@@ -85,13 +85,20 @@ def with_theirs(ours: Mapping[str, str], theirs: Mapping[str, str]) -> dict[str,
 
 
 def for_short_work(master: str, theirs: Mapping[str, str]) -> Mapping[str, str]:
-    """A user's settings for a Spark that lives for seconds: Java compiles for a quick start, not for speed.
+    """A user's settings for a Spark that lives for seconds: little is compiled, and not well.
 
-    Its better compiler takes one of two cores for as long as the whole work lasts, and pays only later.
+    Java's better compiler takes one of two cores for as long as the whole work lasts, and pays only later; so
+    do Spark's own generated classes, and a task for each of several parts of a few rows.
     """
     if not is_local(master):
         return theirs
-    return with_theirs({"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}, theirs)
+    ours = {
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.shuffle.partitions": "1",
+        "spark.databricks.delta.snapshotPartitions": "1",
+    }
+    return with_theirs(ours, theirs)
 
 
 def is_local(master: str) -> bool:

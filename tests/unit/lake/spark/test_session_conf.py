@@ -77,11 +77,14 @@ def test_s3_needs_a_log_store_for_several_writers() -> None:
 
 
 def test_a_short_spark_starts_quickly_and_a_user_has_the_last_word() -> None:
-    options = "spark.driver.extraJavaOptions"
-    assert for_short_work("local[2]", {}) == {options: "-XX:TieredStopAtLevel=1"}
-    theirs = {options: "-XX:TieredStopAtLevel=4", "spark.driver.memory": "2g"}
+    options, partitions = "spark.driver.extraJavaOptions", "spark.sql.shuffle.partitions"
+    ours = for_short_work("local[2]", {})
+    assert (ours[options], ours[partitions]) == ("-XX:TieredStopAtLevel=1", "1")
+    theirs = {options: "-XX:TieredStopAtLevel=4", "spark.driver.memory": "2g", partitions: "8"}
     assert for_short_work("local[2]", theirs) == {
+        **ours,
         options: "-XX:TieredStopAtLevel=1 -XX:TieredStopAtLevel=4",
         "spark.driver.memory": "2g",
+        partitions: "8",
     }
     assert for_short_work("spark://head:7077", theirs) == theirs
