@@ -54,6 +54,7 @@ _STORAGE_TROUBLES: Final = {
     "Not a directory": "a file stands where a directory should: move it, or use another storage",
 }
 _LINE_LENGTH: Final = 300
+_LAST_BREATH_S: Final = 5.0
 
 
 def open_session(
@@ -88,10 +89,18 @@ def shape_session(spark: SparkSession) -> SparkSession:
 
 
 def stop_session(spark: SparkSession) -> None:
-    """Stop Spark, with whatever still runs in it. Blocks."""
+    """Stop Spark, with whatever still runs in it. Blocks.
+
+    Who stops a service may have told Java too, as systemd does: it is fine if that ends by itself meanwhile.
+    """
     with _START:
-        if java_exit_code() is None:
+        if java_exit_code() is not None:
+            return
+        try:
             spark.stop()
+        except (Py4JError, OSError):
+            if java_exit_code(_LAST_BREATH_S) is None:
+                raise
 
 
 def java_exit_code(wait_s: float = 0.0) -> int | None:
