@@ -21,6 +21,13 @@ class ShardRange(msgspec.Struct, array_like=True, frozen=True, gc=False):
     count: int
     """How many positions were accepted there."""
 
+    def with_others(self, others: ShardRange | None) -> ShardRange:
+        """These records and others of the same shard."""
+        if others is None:
+            return self
+        first = min(self.first, others.first, key=int)
+        return ShardRange(first, max(self.last, others.last, key=int), self.count + others.count)
+
 
 class TableMark(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """What a manifest says of a table."""
@@ -29,6 +36,13 @@ class TableMark(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Changes, truncates included."""
     truncated: str | None
     """The position of its last truncate."""
+
+    def with_others(self, others: TableMark | None) -> TableMark:
+        """These changes and others of the same table."""
+        if others is None:
+            return self
+        truncates = [each for each in (self.truncated, others.truncated) if each is not None]
+        return TableMark(self.count + others.count, max(truncates, default=None))
 
 
 class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):

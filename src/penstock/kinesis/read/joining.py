@@ -35,12 +35,7 @@ def joined(first: Link, second: Link) -> Link | None:
 def _shards(one: Manifest, two: Manifest) -> dict[str, ShardRange]:
     shards = dict(one.shards)
     for name, found in two.shards.items():
-        known = shards.get(name)
-        if known is not None:
-            first = min(known.first, found.first, key=int)
-            last = max(known.last, found.last, key=int)
-            found = ShardRange(first, last, known.count + found.count)
-        shards[name] = found
+        shards[name] = found.with_others(shards.get(name))
     return shards
 
 
@@ -49,8 +44,5 @@ def _tables(one: Manifest, two: Manifest) -> dict[str, TableMark] | str:
         return "*"
     tables = dict(one.tables)
     for name, found in two.tables.items():
-        known = tables.get(name)
-        if known is not None:
-            found = TableMark(known.count + found.count, found.truncated or known.truncated)
-        tables[name] = found
+        tables[name] = found.with_others(tables.get(name))
     return tables if len(tables) <= _MOST_TABLES else "*"

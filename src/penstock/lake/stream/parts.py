@@ -42,29 +42,12 @@ def together(parts: Iterable[Part]) -> Part:
     for part in parts:
         records, size_bytes = records + part.records, size_bytes + part.size_bytes
         for name, found in part.shards.items():
-            shards[name] = _wider(shards.get(name), found)
+            shards[name] = found.with_others(shards.get(name))
         if isinstance(part.tables, str) or isinstance(tables, str):
             tables = "*"
             continue
         for table, mark in part.tables.items():
-            tables[table] = _more(tables.get(table), mark)
+            tables[table] = mark.with_others(tables.get(table))
         if len(tables) > MOST_TABLES:
             tables = "*"
     return Part(records, size_bytes, dict(sorted(shards.items())), tables)
-
-
-def _wider(known: ShardRange | None, found: ShardRange) -> ShardRange:
-    if known is None:
-        return found
-    return ShardRange(
-        min(known.first, found.first, key=int),
-        max(known.last, found.last, key=int),
-        known.count + found.count,
-    )
-
-
-def _more(known: TableMark | None, found: TableMark) -> TableMark:
-    if known is None:
-        return found
-    truncates = [each for each in (known.truncated, found.truncated) if each is not None]
-    return TableMark(known.count + found.count, max(truncates, default=None))
