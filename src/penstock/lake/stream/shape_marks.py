@@ -7,7 +7,7 @@ import time
 from typing import Final
 
 from penstock.kinesis.aws.backoff import full_jitter
-from penstock.kinesis.aws.outcome import Placed
+from penstock.kinesis.aws.outcome import Failed, Placed
 from penstock.kinesis.marked.manifest import Manifest, decode, encode, partition_key
 from penstock.kinesis.read.client import StreamClient
 from penstock.kinesis.read.errors import StreamReadError
@@ -52,7 +52,7 @@ class ShapeMarks:
         while not isinstance(
             answer := self._sink.put_mark(data, partition_key(self._shape), self._after, lambda: True), Placed
         ):
-            if time.monotonic() > deadline or getattr(answer, "stream_fault", True):
+            if time.monotonic() > deadline or not isinstance(answer, Failed) or answer.stream_fault:
                 raise StorageFailed(
                     f"stream {self._stream.stream} takes no manifest of {self._shape}: {answer}"
                 )
