@@ -9,7 +9,7 @@ from typing import Final
 
 import psycopg
 
-from penstock.bench.shapes_backlog import create_orders
+from penstock.bench.shapes_backlog import ORDERS, create_orders
 from penstock.bench.spark_jobs import SparkBench
 from penstock.bench.spark_source import Batch, RunningQuery
 from penstock.bench.stream_capture import SHARDS, StreamCapture
@@ -22,8 +22,8 @@ _SLOT: Final = "bench_batches"
 _WARM: Final = 3
 _MOST_S: Final = 0.6
 _ALL: Final = "triggerExecution"
-# It writes WAL and changes no row, so that a manifest tells of no changes.
-_NOTHING: Final = "COMMENT ON TABLE orders IS 'nothing for {}'"
+_OTHERS: Final = "CREATE TABLE others (id int PRIMARY KEY)"
+_NOTHING: Final = "INSERT INTO others VALUES ({})"
 _ONE_ROW: Final = "INSERT INTO orders VALUES ({}, 1, 'open', 1.25, 'one row')"
 
 
@@ -33,14 +33,16 @@ def batches(
     """One transaction at a time, and the batch that has it, as Spark reports it."""
     kinesis.create_stream(_SLOT, SHARDS)
     database = create_orders(postgres)
+    postgres.psql(_OTHERS, database)
     address = StreamAddress(_SLOT, _SLOT, _SLOT, kinesis.region, kinesis.endpoint_url)
     with StreamCapture(postgres, database, kinesis, _SLOT) as capture:
         capture.wait_for_start()
         with (
             psycopg.connect(postgres.conninfo(database), autocommit=True) as session,
-            spark.source(address).running(directory / "checkpoint") as query,
+            spark.source(address).running(ORDERS, directory / "checkpoint") as query,
         ):
-            say(f"{commits} transactions of one row, and {commits} of none")
+            query.next_batch(0)  # from here on the stream is followed
+            say(f"{commits} transactions of one row, and {commits} of another table's")
             ones = _timed(session, query, _ONE_ROW, 1, commits)
             nones = _timed(session, query, _NOTHING, 0, commits)
     return [*_rows("one-row", ones), *_rows("empty", nones)]

@@ -14,6 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from penstock.bench.process_tree import tree_cpu_seconds
 from penstock.errors import PenstockError
 from penstock.kinesis.read.marked_stream import StreamAddress
+from penstock.model.relation import Relation
 from penstock.spark import register
 
 _PATIENCE_S: Final = 120.0
@@ -72,10 +73,11 @@ class SparkSource:
         return time.process_time() + tree_cpu_seconds(gateway.proc.pid)
 
     @contextmanager
-    def running(self, checkpoint: Path) -> Iterator[RunningQuery]:
-        """A query to no-op that takes what comes from now on, with Spark's own trigger."""
-        frame = self._spark.readStream.format("penstock").options(**self._options, startingPosition="latest")
-        query = frame.load().writeStream.format("noop").option("checkpointLocation", str(checkpoint)).start()
+    def running(self, table: Relation, checkpoint: Path) -> Iterator[RunningQuery]:
+        """A query to no-op that takes what comes of a table from now on, with Spark's own trigger."""
+        options = {**self._options, "table": str(table), "raw": "true", "startingPosition": "latest"}
+        frame = self._spark.readStream.format("penstock").options(**options).load()
+        query = frame.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).start()
         try:
             yield RunningQuery(query)
         finally:
