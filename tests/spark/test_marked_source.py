@@ -259,5 +259,6 @@ def test_everything_is_what_one_reading_finds(monkeypatch: pytest.MonkeyPatch) -
     log = GrowingLog([0] * 10, 0)
     driver = driver_of(log, monkeypatch)
     monkeypatch.setattr(driver, "_tasks", lambda links, _end: [each.manifest.resolved for each in links])
-    found = [str(StreamPosition(1, 10 * number)) for number in range(1, 13)]
-    assert (driver.everything(0.0), log.reads) == (found, 2)
+    found: list[Any] = driver.everything(0.0)
+    assert found == [str(StreamPosition(1, 10 * number)) for number in range(1, 13)]
+    assert log.reads == 2

@@ -15,13 +15,13 @@ from typing import Any, Literal, get_args
 
 from penstock.bench.answering import Answer, AnsweringProcess, serve
 
-_FIRST_NUMBER = 49543463076570308322303623326179887152428262250726293522
 _MOST_RECORDS = 500
+_NUMBER_OF_ANSWER = b"############"
 _RECORDS = [
-    b'{"SequenceNumber":"%d","ShardId":"shardId-0"}' % (_FIRST_NUMBER + place)
+    b'{"SequenceNumber":"49543463076570308322303623326179887152%b%06d","ShardId":"shardId-0"}'
+    % (_NUMBER_OF_ANSWER, place)
     for place in range(_MOST_RECORDS)
 ]
-"""In one answer a shard's numbers ascend; nobody compares two answers."""
 _OTHER = b"{}"
 
 Keep = Literal["none", "first", "all"]
@@ -58,10 +58,15 @@ def _answers(tally: _Tally) -> Answer:
     def answer(head: bytes, body: bytes) -> bytes:
         if b"kinesis_20131202.putrecords" in head:
             records = b",".join(_RECORDS[: tally.count(body)])
-            return b'{"FailedRecordCount":0,"Records":[' + records + b"]}"
+            return b'{"FailedRecordCount":0,"Records":[' + numbered(records) + b"]}"
         if b"kinesis_20131202.putrecord" in head:
-            return _RECORDS[0]
+            tally.requests += 1
+            return numbered(_RECORDS[0])
         return tally.report() if head.startswith(b"get /report") else _OTHER
+
+    def numbered(records: bytes) -> bytes:
+        """Sequence numbers ascend within an answer and from one to the next, as a shard's do."""
+        return records.replace(_NUMBER_OF_ANSWER, b"%012d" % tally.requests)
 
     return answer
 
