@@ -110,6 +110,42 @@ def test_watching(site: CaptureSite, tmp_path: Path) -> None:
     assert [(look["service"], look["phase"]) for look in looks] == [("capture", "not led")] * 3
 
 
+def test_shapes_that_read_a_stream(
+    shapes_site: ShapesSite, kinesis: LocalKinesis, stream: str, run_once: RunOnce, status: Command
+) -> None:
+    shapes, site = shapes_site, CaptureSite(shapes_site.postgres, shapes_site.database, kinesis, stream)
+    shapes.sql("CREATE TABLE orders (id int PRIMARY KEY); INSERT INTO orders VALUES (1)")
+    shapes.write_file(shape_lines("orders"))
+    url = f"kinesis://{stream}?slot={site.slot}"
+    env = {**shapes.postgres.env(shapes.database), **kinesis.env(), "REPLICATION_SLOT": shapes.slot}
+    words = ("--config", str(shapes.file), "--from", url)
+
+    code, text, _ = status(env, *words)
+    assert code == 1
+    assert f"\n  {stream} has no manifests of the slot {site.slot}. Fix: " in text
+    assert " does not exist" not in text
+
+    with site.capture(KINESIS_MARKED_STREAM="true") as capture:
+        capture.wait_for_log("streaming")
+        assert run_once(shapes, stream=url, STALL_S="60", **kinesis.env()) == 0
+        code, text, _ = status(env, *words)
+        assert code == 1
+        assert f"\n  stream   {stream}, of slot {site.slot}; keeps records 24 h\n" in text
+        assert re.search(
+            r"\n  manifest up to \S+, .* below the server's WAL; the last came \d+ s ago\n", text
+        )
+        assert re.search(r"\n  shape    orders  \S+, (at most \S+ k?B behind|up to date)\n", text)
+        assert (
+            "\n  nobody leads: no process holds the slot's lock. Fix: start penstock shapes --from\n" in text
+        )
+        assert "  slot     " not in text
+
+        said = status(env, *words[:2])[1]
+        assert (
+            "which creates it; or, if they read a stream, say so here, too: --from kinesis://STREAM\n" in said
+        )
+
+
 def test_shapes(shapes_site: ShapesSite, run_once: RunOnce, status: Command) -> None:
     site = shapes_site
     site.sql("CREATE TABLE orders (id int PRIMARY KEY); INSERT INTO orders VALUES (1)")

@@ -27,9 +27,9 @@ from penstock.lake.jobs.changes import ShapeLayout, share_out
 from penstock.lake.ports import ChangePart
 from penstock.lake.spark.spark_session import plain_errors, saying_errors
 from penstock.lake.stream.parts import Part, together
+from penstock.lake.stream.place import StreamPlace
 from penstock.lake.stream.publishing import TaskPublisher
 from penstock.lake.stream.rendering import Sides, render
-from penstock.lake.stream.told import StreamPlace
 from penstock.model.change import Action
 from penstock.model.key_indexes import KeyIndexes
 from penstock.model.stream_position import History

@@ -37,8 +37,8 @@ from penstock.lake.ports import ChangePart, JobDone, TableState
 from penstock.lake.spark.spark_session import java_exit_code, shape_session
 from penstock.lake.stream.flush import Flush, open_client, publish
 from penstock.lake.stream.parts import Part
+from penstock.lake.stream.place import StreamPlace
 from penstock.lake.stream.shape_marks import REST_S, ShapeMarks
-from penstock.lake.stream.told import StreamPlace
 from penstock.model.key_indexes import KeyIndexes
 from penstock.model.lsn import format_lsn
 from penstock.model.shape import Shape
