@@ -56,6 +56,7 @@ from penstock.shapes.slot_leadership import PostgresLeadership
 from penstock.shapes.stream_leadership import KinesisLeadership
 from penstock.status.board import StatusBoard
 from penstock.status.health import Health, Phase
+from penstock.status.model import SourceReading
 from penstock.status.shapes_metrics import ShapesMetrics
 
 _SAY_AFTER_S: Final = 5.0
@@ -94,7 +95,9 @@ class ShapesApp:
         self._progress = progress
         self._health = Health()
         self._metrics = ShapesMetrics()
-        self._board = StatusBoard("shapes", self._health)
+        stream = run.stream
+        source = None if stream is None else SourceReading(stream.stream, stream.slot)
+        self._board = StatusBoard("shapes", self._health, source=source)
         self._cycle = LeaderCycle(
             self._health, standby_retry_interval_s=settings.leader.standby_retry_interval_s
         )
