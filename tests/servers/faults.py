@@ -66,7 +66,7 @@ class AmendSummary:
     """Forward the request, and change one member of the stream's summary in the answer."""
 
     member: str
-    value: str
+    value: str | int
 
 
 @dataclass(frozen=True)
