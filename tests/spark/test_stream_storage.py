@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from structlog.testing import capture_logs
 
 from penstock.demo.stream_reader import StreamBroken
 from penstock.kinesis.marked.manifest import Manifest, ShardRange, decode, encode, partition_key
@@ -178,3 +179,33 @@ def plant(site: StreamSite, shape: str, change: dict[str, Any]) -> None:
 
 def line(key: int, v: int) -> list[dict[str, Any]]:
     return [{"name": name, "type": "integer", "value": value} for name, value in (("id", key), ("v", v))]
+
+
+def test_a_change_that_no_record_holds(
+    site: StreamSite, run_once: RunOnce, compare: Verify, tmp_path: Path
+) -> None:
+    """Blocked, its shape waits and sends nothing; with a quarantine it goes on from there, without a gap."""
+    assert run_once(site, **site.env()) == 0
+    long = "repeat('x', 1100000)"
+    site.sql(f"INSERT INTO orders VALUES (40, 'open', 1, 'a'), (41, 'open', 1, {long}), (42, 'open', 1, 'b')")
+    site.sql("INSERT INTO lines VALUES (1, 1)")
+    with capture_logs() as said:
+        assert run_once(site, **site.env(STALL_S="15")) == 1
+    sentence = next(each["detail"] for each in said if each["event"] == "flush_failed")
+    assert sentence.startswith("shape open_orders: a change of public.orders (key: id) at ")
+    assert "and 1,048,576 are allowed. Fix: " in sentence
+    assert site.transactions("lines") == [[("I", 1)]]
+    assert site.transactions("open_orders") == []
+    records = len(site.kinesis.read_all(site.stream))
+    assert records == 2 + 1 + 1, "two beginnings, and what `lines` has told: nothing of the failed flushes"
+
+    kept = tmp_path / "quarantine"
+    policy = {"UNDELIVERABLE_POLICY": "quarantine", "QUARANTINE_URL": kept.as_uri()}
+    with capture_logs() as said:
+        assert run_once(site, **site.env(**policy)) == 0
+    assert [each["records"] for each in said if each["event"] == "record_quarantined"] == [1]
+    assert site.transactions("open_orders") == [[("I", 40), ("Q", None), ("I", 42)]]
+    (payload,) = kept.iterdir()
+    assert b"x" * 1_100_000 in payload.read_bytes()
+    problem = compare()["open_orders"].problem
+    assert problem == "1 of its changes are in quarantine, and not in the stream"

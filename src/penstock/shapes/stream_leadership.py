@@ -21,7 +21,7 @@ from penstock.postgres.timeline import ServerIdentity, inserted_lsn
 from penstock.shapes.leadership import UPKEEP_EVERY_S, ShapesLeadership
 from penstock.shapes.preparation import Prepared
 from penstock.shapes.stream_wiring import KinesisPipeline, Streamed, position_to_begin
-from penstock.shapes.wiring import ShapesPipeline, Workplace
+from penstock.shapes.wiring import ShapesPipeline
 
 _RETENTION_EVERY_S: Final = 300.0
 
@@ -52,7 +52,7 @@ class KinesisLeadership(ShapesLeadership):
                 self.file.shapes,
                 prepared,
                 streamed=Streamed(self._address, stream, begins, identity.system_id, history, mover.move),
-                workplace=Workplace(jobs, self._threads, self._limits),
+                workplace=self._workplace(jobs),
                 database=self._database,
                 say_needed=self._preparation.say_needed,
             )

@@ -19,10 +19,12 @@ from penstock.lake.jobs.shape_jobs import OpenTable, SparkJobs
 from penstock.lake.jobs.verify_jobs import SparkVerifyJobs
 from penstock.lake.ports import LakeTable, ShapeJobs, VerifyJobs
 from penstock.lake.storages.stream_url import stream_of
+from penstock.lake.stream.keeping import Keeping
 from penstock.lake.stream.stream_jobs import StreamJobs, StreamStorage
 from penstock.model.shape import Shape, ShapesFile
 from penstock.model.stream_position import History
 
+_AS_KINESIS: Final = Keeping()
 _NO_SWITCHES: Final[Mapping[int, int]] = MappingProxyType({})
 
 
@@ -37,13 +39,15 @@ class Source(NamedTuple):
     """For each timeline before, the LSN at which it was left."""
 
 
-def open_jobs(spark: SparkSession, file: ShapesFile, source: Source) -> ShapeJobs:
-    """The jobs of a file's shapes. Blocks."""
+def open_jobs(
+    spark: SparkSession, file: ShapesFile, source: Source, keeping: Keeping = _AS_KINESIS
+) -> ShapeJobs:
+    """The jobs of a file's shapes; `keeping`: of records of a stream. Blocks."""
     stream = stream_of(file)
     if stream is None:
         return SparkJobs(spark, file.shapes, tables_of(file, source), plugin=source.plugin)
     history = History(source.timeline, dict(source.switch_points))
-    storage = StreamStorage(*stream, source.system_id, history, source.plugin)
+    storage = StreamStorage(*stream, source.system_id, history, source.plugin, keeping)
     return StreamJobs(spark, file.shapes, storage)
 
 
