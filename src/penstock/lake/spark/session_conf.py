@@ -19,7 +19,12 @@ _FILE_MANAGER: Final = (
 _FILE_LOG_STORE: Final = "spark.delta.logStore.file.impl"
 _S3_LOG_STORE: Final = "spark.delta.logStore.s3a.impl"
 # Lists, to which others may add: what Delta's classes or our log lines need would go if they were replaced.
-_ADDED_TO: Final = {"spark.jars": ",", "spark.sql.extensions": ",", "spark.driver.extraJavaOptions": " "}
+_ADDED_TO: Final = {
+    "spark.jars": ",",
+    "spark.driver.extraClassPath": ":",
+    "spark.sql.extensions": ",",
+    "spark.driver.extraJavaOptions": " ",
+}
 # What a table holds, or whether it is safe, follows from these.
 _FIXED: Final = {
     "spark.master": "use --master",
@@ -37,7 +42,6 @@ def session_conf(master: str, app_name: str, jars: list[Path]) -> dict[str, str]
     conf = {
         "spark.master": master,
         "spark.app.name": app_name,
-        "spark.jars": ",".join(map(str, jars)),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         _FILE_LOG_STORE: FOR_FILES,
@@ -64,6 +68,8 @@ def session_conf(master: str, app_name: str, jars: list[Path]) -> dict[str, str]
         conf |= {
             # Java's own choice lets the heap grow by hundreds of megabytes before it looks for what is dead.
             "spark.driver.defaultJavaOptions": "-XX:+UseSerialGC",
+            # One process needs no copies of them, and takes classes from an archive by its class path only.
+            "spark.driver.extraClassPath": ":".join(map(str, jars)),
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.sql.adaptive.enabled": "false",
@@ -72,6 +78,8 @@ def session_conf(master: str, app_name: str, jars: list[Path]) -> dict[str, str]
             "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(_LOCAL_PARTITIONS),
             "spark.databricks.delta.snapshotPartitions": "2",
         }
+    else:
+        conf["spark.jars"] = ",".join(map(str, jars))
     return conf
 
 
@@ -95,6 +103,7 @@ def for_short_work(master: str, theirs: Mapping[str, str]) -> Mapping[str, str]:
     ours = {
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
         "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.shuffle.partitions": "1",
         "spark.databricks.delta.snapshotPartitions": "1",
     }

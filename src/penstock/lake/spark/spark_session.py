@@ -30,8 +30,9 @@ from pyspark.sql import SparkSession
 
 from penstock.errors import PenstockError
 from penstock.lake.errors import SparkError, SparkFailed, StorageFailed
+from penstock.lake.spark.class_archive import archive_file, reading
 from penstock.lake.spark.jars import cache_directory, jars_for_spark
-from penstock.lake.spark.session_conf import session_conf, with_theirs
+from penstock.lake.spark.session_conf import is_local, session_conf, with_theirs
 
 HADOOP_VERSION: Final = "3.5.0"
 """Spark's own; its S3 client has to be the same."""
@@ -74,6 +75,8 @@ def open_session(
         _hush_loggers()
         conf = SparkConf(loadDefaults=False)
         settings = session_conf(master, app_name, jars_for_spark(cache_directory()))
+        if is_local(master):
+            settings = with_theirs(settings, {"spark.driver.extraJavaOptions": reading(archive_file())})
         conf.setAll(list(with_theirs(settings, extra_conf or {}).items()))
         try:
             if SparkContext._gateway is None:
@@ -101,6 +104,16 @@ def stop_session(spark: SparkSession) -> None:
         except (Py4JError, OSError):
             if java_exit_code(_LAST_BREATH_S) is None:
                 raise
+
+
+def end_java(spark: SparkSession, wait_s: float) -> int | None:
+    """Stop Spark and the Java that it runs in; how that has ended, or None if it hasn't. Blocks."""
+    stop_session(spark)
+    gateway: Any = SparkContext._gateway
+    gateway.shutdown()
+    # Java ends by itself when whoever started it is gone.
+    gateway.proc.stdin.close()
+    return java_exit_code(wait_s)
 
 
 def java_exit_code(wait_s: float = 0.0) -> int | None:
