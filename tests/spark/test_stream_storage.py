@@ -16,9 +16,12 @@ from penstock.demo.stream_reader import StreamBroken
 from penstock.kinesis.marked.manifest import Manifest, ShardRange, decode, encode, partition_key
 from penstock.kinesis.marked.prefix import MarkPrefix
 from penstock.lake.comparison import Counts
+from penstock.lake.errors import StorageRefused
+from penstock.lake.storages.outside import read_table_version
 from penstock.local.kinesis import LocalKinesis
 from penstock.local.postgres import PrivatePostgres
-from penstock.model.stream_position import History
+from penstock.model.stream_position import History, StreamPosition
+from penstock.outside.shapes_look import look_at_storage
 from penstock.settings.loading import load_shapes_settings
 from penstock.shapes.definition.shapes_file import load_shapes_file
 from penstock.shapes.verify.command import VerifyRun, verify
@@ -209,3 +212,14 @@ def test_a_change_that_no_record_holds(
     assert b"x" * 1_100_000 in payload.read_bytes()
     problem = compare()["open_orders"].problem
     assert problem == "1 of its changes are in quarantine, and not in the stream"
+
+    # The same is told to who has no Spark.
+    file = load_shapes_file(site.file)
+    found = look_at_storage(file, None)
+    assert found.problems == {}
+    for shape in ("open_orders", "lines"):
+        resolved = StreamPosition.parse(site.marked(shape).spoken()[-1]["resolved"])
+        assert found.tables[shape].position == (resolved.timeline, resolved.commit_lsn - 1)
+    assert found.registry is not None
+    with pytest.raises(StorageRefused, match=f"and the server is {found.registry.system_id}0"):
+        read_table_version(file, file.shapes[0], f"{found.registry.system_id}0")
