@@ -74,6 +74,7 @@ def throughput(postgres: PrivatePostgres, say: Say, *, changes: int, rounds: int
     ratio = median(ours.rate / theirs for theirs, ours in zip(rates, plain, strict=True))
     marked_ratio = median(one.rate / other.rate for one, other in zip(marked, plain, strict=True))
     cpu_us, marked_us = [each.cpu_us for each in plain], [each.cpu_us for each in marked]
+    marked_cpu = median(one.cpu_us / other.cpu_us for one, other in zip(marked, plain, strict=True))
     rows = [
         Row("pg_recvlogical to /dev/null, events/s", f"{baseline:,.0f}", "", None),
         Row("capture to a local responder, 500 records a request, events/s", f"{captured:,.0f}", "", None),
@@ -82,6 +83,7 @@ def throughput(postgres: PrivatePostgres, say: Say, *, changes: int, rounds: int
         Row("peak RSS, MB", f"{max(each.peak_mb for each in plain):.0f}", "", None),
         Row("marked stream: events/s against the plain one, median", f"{marked_ratio:.2f}", "", None),
         Row("marked stream: CPU an event, µs", f"{min(marked_us):.1f} … {max(marked_us):.1f}", "", None),
+        Row("… against the plain one, median", f"{marked_cpu:.2f}", "≤ 1.15", marked_cpu <= 1.15),
     ]
     return rows, captured
 

@@ -17,13 +17,13 @@ from types import TracebackType
 from typing import Any, Literal, Self, get_args
 
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-amz-json-1.1\r\nContent-Length: %d\r\n\r\n"
-_FIRST_NUMBER = 49543463076570308322303623326179887152428262250726293522
 _MOST_RECORDS = 500
+_NUMBER_OF_ANSWER = b"############"
 _RECORDS = [
-    b'{"SequenceNumber":"%d","ShardId":"shardId-0"}' % (_FIRST_NUMBER + place)
+    b'{"SequenceNumber":"49543463076570308322303623326179887152%b%06d","ShardId":"shardId-0"}'
+    % (_NUMBER_OF_ANSWER, place)
     for place in range(_MOST_RECORDS)
 ]
-"""In one answer a shard's numbers ascend; nobody compares two answers."""
 _OTHER = b"{}"
 
 Keep = Literal["none", "first", "all"]
@@ -80,14 +80,19 @@ class _Connection(asyncio.Protocol):
     def _answer(self, head: bytes, body: bytes) -> bytes:
         if b"kinesis_20131202.putrecords" in head:
             records = b",".join(_RECORDS[: self._tally.count(body)])
-            answer = b'{"FailedRecordCount":0,"Records":[' + records + b"]}"
+            answer = b'{"FailedRecordCount":0,"Records":[' + self._numbered(records) + b"]}"
         elif b"kinesis_20131202.putrecord" in head:
-            answer = _RECORDS[0]
+            self._tally.requests += 1
+            answer = self._numbered(_RECORDS[0])
         elif head.startswith(b"get /report"):
             answer = self._tally.report()
         else:
             answer = _OTHER
         return _HEAD % len(answer) + answer
+
+    def _numbered(self, records: bytes) -> bytes:
+        """Sequence numbers ascend within an answer and from one to the next, as a shard's do."""
+        return records.replace(_NUMBER_OF_ANSWER, b"%012d" % self._tally.requests)
 
 
 async def _serve(*, keep: Keep) -> None:

@@ -97,8 +97,9 @@ class Intake:
         self.totals.changes += 1
         event = self._add(change.payload, key, change.commit_lsn, change.op_offset, self._safe_lsn)
         if self._prefix is not None:
-            event.relation = self._walk.decoder.relation(change.payload)
-            event.truncates = change.action is Action.TRUNCATE
+            event.relation = self._keys.relation(change.payload)
+            if change.action is Action.TRUNCATE:
+                event.truncates = True
         return True
 
     def begin(self, begin: Boundary) -> None:

@@ -111,11 +111,14 @@ class TransactionEnds(NamedTuple):
 class KeyScanner(Protocol):
     """A short cut to the partition key of an ordinary change, for plugins whose payloads allow one."""
 
+    relation: Relation | None
+    """The table of the payload that was scanned last; None if its key was not found."""
+
     def scan(self, payload: bytes) -> str | None:
         """The key, where everything that it depends on is as it was when it was learnt; else None."""
 
-    def learn(self, payload: bytes, *, prefix: str, name: str) -> None:
-        """This change's key is the prefix and the value of this column."""
+    def learn(self, payload: bytes, relation: Relation, *, prefix: str, name: str) -> None:
+        """The key of this change of a table is the prefix and the value of this column."""
 
     def forget(self) -> None:
         """What was learnt may be wrong now."""

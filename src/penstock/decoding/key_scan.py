@@ -6,6 +6,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from penstock.model.relation import Relation
+
 _ACTION: Final = slice(0, len(b'{"action":"I"'))
 _SCHEMA: Final = b'"schema":"'
 _FIRST_LIST: Final = b":[{"
@@ -21,6 +23,7 @@ _encode_json = msgspec.json.Encoder().encode
 class _Template(NamedTuple):
     """What all changes of a table have in common, as bytes."""
 
+    relation: Relation
     prefix: str
     marker: bytes
     """The key column up to its value."""
@@ -47,9 +50,12 @@ class Wal2JsonKeyScanner:
     def __init__(self) -> None:
         self._templates: dict[tuple[bytes, bytes], _Template] = {}
         """By action, and by what stands from the schema's name to the first list."""
+        self.relation: Relation | None = None
+        """See KeyScanner."""
 
     def scan(self, payload: bytes) -> str | None:
         """The key, if the payload looks as expected."""
+        self.relation = None
         start = payload.find(_SCHEMA)
         list_at = payload.find(_FIRST_LIST, start)
         template = self._templates.get((payload[_ACTION], payload[start:list_at]))
@@ -63,9 +69,10 @@ class Wal2JsonKeyScanner:
             old = payload[payload.rfind(template.identity) + len(template.identity) : -len(template.tail)]
             if not old.endswith(b"}],") or not old[:-3].isdigit():
                 return None
+        self.relation = template.relation
         return template.prefix + value.decode()
 
-    def learn(self, payload: bytes, *, prefix: str, name: str) -> None:
+    def learn(self, payload: bytes, relation: Relation, *, prefix: str, name: str) -> None:
         """Take a template from a change of a table whose key is this one column."""
         start = payload.find(_SCHEMA)
         list_at = payload.find(_FIRST_LIST, start)
@@ -81,7 +88,7 @@ class Wal2JsonKeyScanner:
         marker = payload[column_at : value_at + len(_VALUE)]
         identity = _IDENTITY + marker if _IDENTITY in payload else None
         if b"}" not in marker:
-            self._templates[place] = _Template(prefix, marker, identity, payload[pk_at:])
+            self._templates[place] = _Template(relation, prefix, marker, identity, payload[pk_at:])
 
     def forget(self) -> None:
         """Start again: a table's key may be another one now."""

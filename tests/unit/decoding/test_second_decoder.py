@@ -48,10 +48,12 @@ from penstock.sources.log_source import LogQuery, look
 class NoScanner:
     """Payloads without a short cut."""
 
+    relation: Relation | None = None
+
     def scan(self, payload: bytes) -> str | None:
         return None
 
-    def learn(self, payload: bytes, *, prefix: str, name: str) -> None:
+    def learn(self, payload: bytes, relation: Relation, *, prefix: str, name: str) -> None:
         pass
 
     def forget(self) -> None:

@@ -11,8 +11,8 @@ from penstock.model.stream_position import History, StreamPosition, operation
 _EXAMPLE: Final = b'{"pos":"%b","by":"%b",' % (str(StreamPosition(0, 0)).encode(), b"0" * 12)
 PREFIX_BYTES: Final = len(_EXAMPLE)
 
-_SMALL: Final = 256
-"""Operations of a transaction whose text is kept."""
+_SMALL: Final = 2048
+"""Below this the texts of op_offsets are kept."""
 
 _validate = msgspec.json.Decoder(msgspec.Raw).decode
 
@@ -23,30 +23,28 @@ class MarkPrefix:
     def __init__(self, history: History, by: str) -> None:
         self._history = history
         self._tail = b'","by":"%b",' % by.encode()
-        self._small = [b"%012X%b" % (number, self._tail) for number in range(_SMALL)]
+        self._small = {offset: self._rest(offset) for offset in range(-1, _SMALL)}
         self._commit_lsn = -1
         self._head = b""
 
     def put(self, payload: bytes, commit_lsn: int, op_offset: int) -> bytes | None:
         """The payload with its prefix; None if it isn't a JSON object that has members."""
-        if not payload.startswith(b'{"') or not _is_json(payload):
+        # Written out: this is the path of every change.
+        if not payload.startswith(b'{"'):
+            return None
+        try:
+            _validate(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError):
             return None
         if commit_lsn != self._commit_lsn:
             timeline = self._history.of_record(commit_lsn)
             self._commit_lsn, self._head = commit_lsn, b'{"pos":"%08X.%016X.' % (timeline, commit_lsn)
-        number = operation(op_offset)
-        rest = self._small[number] if number < _SMALL else b"%012X%b" % (number, self._tail)
-        return self._head + rest + payload[1:]
+        return self._head + (self._small.get(op_offset) or self._rest(op_offset)) + payload[1:]
+
+    def _rest(self, op_offset: int) -> bytes:
+        return b"%012X%b" % (operation(op_offset), self._tail)
 
 
 def unmarked(data: bytes) -> bytes:
     """The payload of a record, as it was before it got its prefix."""
     return b"{" + data[PREFIX_BYTES:]
-
-
-def _is_json(payload: bytes) -> bool:
-    try:
-        _validate(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return False
-    return True

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from itertools import groupby
+from typing import Final, NamedTuple, Protocol
+
+import msgspec
 
 from penstock.kinesis.aws.outcome import Entry
 from penstock.kinesis.marked.manifest import ACTION, Manifest, ShardRange, TableMark
@@ -15,6 +18,30 @@ from penstock.model.stream_position import History, StreamPosition, operation
 
 MOST_TABLES: Final = 200
 """So many tables are listed in a manifest; more are `*`."""
+
+
+class Told(Protocol):
+    """What a manifest has to know of a record."""
+
+    @property
+    def record_size_bytes(self) -> int:
+        """What Kinesis counts."""
+
+    @property
+    def commit_lsn(self) -> int:
+        """Its transaction."""
+
+    @property
+    def op_offset(self) -> int:
+        """Its place in that."""
+
+    @property
+    def relation(self) -> Relation | None:
+        """The table of a change; None for others."""
+
+    @property
+    def truncates(self) -> bool:
+        """Whether it is a truncate."""
 
 
 class _Range:
@@ -51,7 +78,7 @@ class Tally:
         self._truncated: dict[Relation, tuple[int, int]] = {}
         """(commit LSN, op_offset) of the last truncate."""
 
-    def add(self, events: Sequence[ChangeEvent], entries: Sequence[Entry]) -> None:
+    def add(self, events: Sequence[Told], entries: Sequence[Entry]) -> None:
         """These events were accepted there."""
         # Written out, with local names: this is the path of every change.
         shards, tables = self._shards, self._tables
@@ -136,6 +163,47 @@ class _Span(NamedTuple):
     tally: Tally
 
 
+class _Kept(msgspec.Struct, gc=False, eq=False):
+    """What is kept of an event: not its payload, which is bounded by those who still have to send it."""
+
+    record_size_bytes: int
+    commit_lsn: int
+    op_offset: int
+    relation: Relation | None
+    truncates: bool
+
+
+class _Overtaking(NamedTuple):
+    """The records of a request that was answered before an older one."""
+
+    first: int
+    """The lowest commit LSN."""
+    last: int
+    """The highest."""
+    events: list[_Kept]
+    entries: list[Entry]
+
+    @classmethod
+    def of(cls, events: Sequence[Told], entries: Sequence[Entry]) -> _Overtaking:
+        """These records."""
+        places = [event.commit_lsn for event in events]
+        kept = [
+            _Kept(event.record_size_bytes, event.commit_lsn, event.op_offset, event.relation, event.truncates)
+            for event in events
+        ]
+        return cls(min(places), max(places), kept, list(entries))
+
+    def part(self, places: Sequence[int]) -> _Overtaking:
+        """Some of them."""
+        return _Overtaking.of([self.events[at] for at in places], [self.entries[at] for at in places])
+
+    def cut(self, lsn: int) -> tuple[_Overtaking, _Overtaking]:
+        """Those below, and the others."""
+        below = [at for at, event in enumerate(self.events) if event.commit_lsn < lsn]
+        above = [at for at, event in enumerate(self.events) if event.commit_lsn >= lsn]
+        return self.part(below), self.part(above)
+
+
 class Marks:
     """Gathers accepted records until a manifest that speaks of them is accepted itself. Pure.
 
@@ -143,8 +211,9 @@ class Marks:
     frontier. Records are accepted in any order, also those of transactions beyond the frontier; and a
     manifest may be refused, or its answer may be lost, when more has been accepted already.
 
-    State. `_spans`: tallies of transactions beyond the frontier, by commit LSN. `_next`: what lies below the
-    frontier and is in no manifest. `_drafted`: what is in the manifest that is under way.
+    State. `_overtaking`: records beyond the frontier, by request. `_spans`: tallies of transactions beyond
+    the frontier, by commit LSN. `_next`: what lies below the frontier and is in no manifest. `_drafted`: what
+    is in the manifest that is under way.
 
     Rules.
     1. A record is added once, when its acceptance is marked in the AckTracker. The frontier that comes with
@@ -154,14 +223,18 @@ class Marks:
     3. `settle()`: the draft's manifest was accepted, and the next one begins where it ends. `take_back()`:
        it was not, or nobody knows; the next one has the same `since` and says all of it again.
     4. One draft at a time.
-    5. A frontier that stands still while others overtake it must not cost memory for each of them. Beyond
-       `most_spans`, neighbours are put together. Then a frontier within a span resolves only what lies before
-       it: less than it could, never more.
+    5. Requests that are under way at the same time are answered in any order, and a moment later the frontier
+       has passed them all: so records beyond it are kept as they came. A frontier that stands still while
+       others overtake it must not cost memory for each of them. Beyond `most_overtaking` records there are
+       tallies, by transaction; and beyond `most_spans` of these, neighbours are put together. Then a frontier
+       within a span resolves only what lies before it: less than it could, never more.
     """
 
-    def __init__(self, since_lsn: int, *, most_spans: int = 2_000) -> None:
+    def __init__(self, since_lsn: int, *, most_spans: int = 2_000, most_overtaking: int = 5_000) -> None:
         self._since_lsn = since_lsn
         self._most_spans = most_spans
+        self._most_overtaking = most_overtaking
+        self._overtaking: list[_Overtaking] = []
         self._spans: list[_Span] = []
         """Sorted, and without a commit LSN in common."""
         self._next = Tally()
@@ -181,14 +254,15 @@ class Marks:
 
     def accepted(self, events: Sequence[ChangeEvent], entries: Sequence[Entry], frontier_lsn: int) -> None:
         """These events were accepted and marked, and the frontier is now there."""
-        complete = self.complete_lsn(frontier_lsn)
-        if all(event.commit_lsn < complete for event in events):
-            self._next.add(events, entries)
-        else:
-            for event, entry in zip(events, entries, strict=True):
-                tally = self._next if event.commit_lsn < complete else self._span(event.commit_lsn).tally
-                tally.add((event,), (entry,))
         self.passed(frontier_lsn)
+        complete = self.complete_lsn(frontier_lsn)
+        if max([event.commit_lsn for event in events], default=0) < complete:
+            self._next.add(events, entries)
+            return
+        self._overtaking.append(_Overtaking.of(events, entries))
+        self._release(complete)
+        while sum(len(each.events) for each in self._overtaking) > self._most_overtaking:
+            self._tally(self._overtaking.pop(0))
 
     def draft(self, frontier_lsn: int) -> Draft:
         """What is to be said of everything that is complete."""
@@ -246,6 +320,35 @@ class Marks:
             self._next.merge(span.tally)
             count += 1
         del self._spans[:count]
+        if self._overtaking:
+            self._release(self.complete_lsn(frontier_lsn))
+
+    def _release(self, complete_lsn: int) -> None:
+        """Count the records that overtake nothing any more."""
+        left = []
+        for each in self._overtaking:
+            if each.last < complete_lsn:
+                self._next.add(each.events, each.entries)
+            elif each.first >= complete_lsn:
+                left.append(each)
+            else:
+                below, above = each.cut(complete_lsn)
+                self._next.add(below.events, below.entries)
+                left.append(above)
+        self._overtaking = left
+
+    def _tally(self, overtaking: _Overtaking) -> None:
+        """Put these records into the tallies of their transactions."""
+        at = 0
+        for commit_lsn, run in groupby(overtaking.events, key=_commit_lsn):
+            end = at + sum(1 for _ in run)
+            tally = self._span(commit_lsn).tally
+            tally.add(overtaking.events[at:end], overtaking.entries[at:end])
+            at = end
+
+
+def _commit_lsn(event: _Kept) -> int:
+    return event.commit_lsn
 
 
 def _first(span: _Span) -> int:

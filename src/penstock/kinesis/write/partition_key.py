@@ -14,6 +14,7 @@ import msgspec
 from penstock.decoding.decoder import Decoder, RowChange, Unreadable, Value
 from penstock.model.key_indexes import KeyIndexes
 from penstock.model.lsn import format_lsn
+from penstock.model.relation import Relation
 
 MAX_KEY_CHARACTERS: Final = 256
 
@@ -139,6 +140,10 @@ class PartitionKeys:
         key = self._scanner.scan(payload)
         return key if key is not None else self._read(payload, wal_start)
 
+    def relation(self, payload: bytes) -> Relation | None:
+        """The table of a payload, right after its key was asked for: mostly that came with the key."""
+        return self._scanner.relation or self._decoder.relation(payload)
+
     def _read(self, payload: bytes, wal_start: int) -> str:
         try:
             change = self._decoder.row(payload)
@@ -151,7 +156,8 @@ class PartitionKeys:
             return self.fallback(wal_start, change)
         key_columns = self._known[change.schema, change.table]
         if len(key_columns.names) == 1 and key[len(key_columns.prefix) :].isdigit():
-            self._scanner.learn(payload, prefix=key_columns.prefix, name=key_columns.names[0])
+            relation = Relation(change.schema, change.table)
+            self._scanner.learn(payload, relation, prefix=key_columns.prefix, name=key_columns.names[0])
         return key
 
     def fallback(self, wal_start: int, change: RowChange | None = None) -> str:

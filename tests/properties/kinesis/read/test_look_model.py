@@ -58,7 +58,7 @@ class ReadMachine(RuleBasedStateMachine):
     def put(self, data: st.DataObject, records: int, size: int, pause: timedelta) -> None:
         for _ in range(records):
             self._put(data.draw(st.sampled_from(self.stream.open_shards())), size)
-            self.stream.pass_time(pause)
+            self._pass_time(pause)
 
     @precondition(lambda self: len(self.stream.open_shards()) < 5)
     @rule(data=st.data())
@@ -80,10 +80,7 @@ class ReadMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.is_lost)
     @rule(hours=st.sampled_from([1, 6, 12, 22, 25]))
     def time_passes(self, hours: int) -> None:
-        self.stream.pass_time(timedelta(hours=hours))
-        unread = self.put_in.keys() - set(self.read)
-        left = {record.sequence for shard in self.stream.held.values() for record in shard.records}
-        self.is_lost = bool(unread - left)
+        self._pass_time(timedelta(hours=hours))
 
     @precondition(lambda self: not self.is_lost)
     @rule(limit=LIMITS, is_retried=st.booleans())
@@ -146,6 +143,12 @@ class ReadMachine(RuleBasedStateMachine):
         sequence = self.stream.put(shard_id, b"x" * size)
         self.put_in[sequence] = shard_id
         return sequence
+
+    def _pass_time(self, by: timedelta) -> None:
+        self.stream.pass_time(by)
+        unread = self.put_in.keys() - set(self.read)
+        left = {record.sequence for shard in self.stream.held.values() for record in shard.records}
+        self.is_lost = bool(unread - left)
 
     def _look(self, limit: Limit, *, to_tip: bool = False) -> StreamOffset:
         """Where the next batch ends.

@@ -35,7 +35,7 @@ class MarksMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.marks = Marks(10, most_spans=3)
+        self.marks = Marks(10, most_spans=3, most_overtaking=4)
         self.since = 10
         self.next_lsn = 10
         self.sequence = 8
