@@ -31,7 +31,7 @@ from penstock.shapes.pace.flush_plan import FlushLimits
 from penstock.shapes.preparation import Preparation, Prepared
 from penstock.shapes.readings import ShapeLine
 from penstock.shapes.registry.registry import RegistryStore
-from penstock.shapes.wiring import Database, ShapesPipeline
+from penstock.shapes.wiring import Database, ShapesPipeline, Workplace
 from penstock.status.board import StatusBoard
 from penstock.status.health import Fault, Health, Phase
 from penstock.status.shapes_metrics import ShapesMetrics
@@ -170,9 +170,9 @@ class ShapesLeadership(ABC):
     async def _say_last(self, pipeline: ShapesPipeline, freshness: Freshness) -> None:
         """Tell the source, at the end, how far the tables are."""
 
-    @property
-    def _limits(self) -> FlushLimits:
-        return FlushLimits(flushes=self._settings.change_log.max_flushes)
+    def _workplace(self, jobs: ShapeJobs) -> Workplace:
+        limits = FlushLimits(flushes=self._settings.change_log.max_flushes)
+        return Workplace(jobs, self._threads, limits, self._metrics.quarantined.inc)
 
     @property
     def _database(self) -> Database:

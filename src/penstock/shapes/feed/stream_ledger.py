@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from penstock.kinesis.read.chain import Link
 from penstock.model.log_offset import LogOffset
@@ -77,6 +77,15 @@ class StreamLedger(ShapeBooks):
         ]
         self.begin_again(again, now)
         return again
+
+    def oldest_needed(self, at: datetime, now: float) -> tuple[str, timedelta]:
+        """Who is furthest behind, and how old the records are that it needs; 0 if nobody needs any.
+
+        `at` is now by the clock that Kinesis has, too.
+        """
+        behind = self.tracker.stalled(now, 0.0)
+        oldest = self.log.oldest_needed(behind[0].offset) if behind else None
+        return ("", timedelta()) if oldest is None else (behind[0].shape, max(timedelta(), at - oldest))
 
 
 def count_readers(routes: StreamRoutes, link: Link) -> int:
