@@ -59,7 +59,8 @@ class MarkedStream:
     def __init__(self, address: StreamAddress) -> None:
         self._address = address
         self._client = address.open()
-        self._log = ManifestLog(address.open(address.marks_stream), address.slot)
+        self._marks_client = address.open(address.marks_stream)
+        self._log = ManifestLog(self._marks_client, address.slot)
         self._reading: Iterator[Arrived] = iter(())
         self._last: Place | None = None
 
@@ -106,6 +107,7 @@ class MarkedStream:
     def close(self) -> None:
         """Close idle connections."""
         self._client.close()
+        self._marks_client.close()
 
 
 def _with_first(first: Arrived, rest: Iterator[Arrived]) -> Iterator[Arrived]:
