@@ -140,30 +140,24 @@ def insert(servers: FailoverSite, first: int, *, on_new: bool = False) -> None:
 
 @pytest.mark.timeout(900)
 def test_a_standby_that_lagged_is_promoted(servers: FailoverSite, tmp_path: Path, run_once: RunOnce) -> None:
-    """Whoever has not read what never happened goes on without it; whoever has is copied again."""
-    cautious, hasty = (Storage(servers, tmp_path / name, run_once) for name in ("cautious", "hasty"))
+    """The stream has what never happened, and shapes that have not read it go on without it."""
+    storage = Storage(servers, tmp_path / "storage", run_once)
     servers.before.psql("CREATE TABLE t (id int PRIMARY KEY)")
     with servers.before.capture() as capture:
         capture.wait_for_log("streaming")
         insert(servers, 1)
-        for storage in (cautious, hasty):
-            assert needed(storage.once(storage.before)) == {"t": "it is new"}
+        assert needed(storage.once(storage.before)) == {"t": "it is new"}
         insert(servers, 101)
         servers.carry_the_slot_over()
         servers.cut_off()
         insert(servers, 201)
-        assert not needed(hasty.once(hasty.before))
         servers.old.crash()
         servers.new.promote()
         capture.wait_for_log("timeline_switched", timeout=30)
         insert(servers, 301, on_new=True)
-        events = cautious.once(cautious.after)
+        events = storage.once(storage.after)
         assert not needed(events)
         assert any(event["event"] == "manifests_left_out" for event in events)
-        assert "the database lost" in needed(hasty.once(hasty.after))["t"]
-        insert(servers, 401, on_new=True)
-        for storage in (cautious, hasty):
-            assert not needed(storage.once(storage.after))
 
 
 @pytest.mark.long
