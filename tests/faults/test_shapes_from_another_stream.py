@@ -76,7 +76,7 @@ def test_a_stream_is_created_again_under_a_running_service(
 ) -> None:
     """Nobody is started again; no version of a table ever lacks money."""
     streamed = StreamedSite(shapes_site, kinesis, stream, run_once)
-    bank, reader = Bank(shapes_site, seed=53), Reader(shapes_site)
+    bank, reader = Bank(shapes_site, seed=53, rewrites=False), Reader(shapes_site)
     bank.write_file()
     with streamed.site.capture(**MARKED) as capture:
         capture.wait_for_log("streaming")
