@@ -15,7 +15,8 @@ from penstock.model.stream_position import StreamPosition
 
 _LOOK_BACK: Final = (timedelta(minutes=2), timedelta(minutes=30), timedelta(hours=6))
 """So far back a beginning is looked for before everything is read; clocks may differ by a minute."""
-_AT_ONCE: Final = 1_000
+AT_ONCE: Final = 1_000
+"""So many manifests `more` gives at most."""
 
 
 class Reach(NamedTuple):
@@ -87,11 +88,11 @@ class MarkedStream:
         return Reach(first.manifest.since, first.at)
 
     def more(self) -> list[Arrived]:
-        """The next manifests; none if there are no more at the moment."""
-        found = list(islice(self._reading, _AT_ONCE))
+        """The next manifests; fewer than AT_ONCE if there are no more at the moment."""
+        found = list(islice(self._reading, AT_ONCE))
         if not found:
             self._reading = self._log.arrivals(self._last) if self._last is not None else iter(())
-            found = list(islice(self._reading, _AT_ONCE))
+            found = list(islice(self._reading, AT_ONCE))
         if found:
             self._last = found[-1].place
         return found

@@ -14,7 +14,7 @@ from penstock.kinesis.read.chain import Chain, Link
 from penstock.kinesis.read.errors import StreamReadError
 from penstock.kinesis.read.manifest_log import Arrived, Place
 from penstock.kinesis.read.marked_plan import PATIENCE_S
-from penstock.kinesis.read.marked_stream import MarkedStream
+from penstock.kinesis.read.marked_stream import AT_ONCE, MarkedStream
 from penstock.model.lsn import format_lsn
 from penstock.model.stream_position import History, StreamPosition
 from penstock.shapes.feed.resnapshots import Resnapshots
@@ -67,7 +67,9 @@ class KinesisFeed:
         self._history = history
         self._move_slot = move_slot
         self._on_links = on_links
-        self._held_since: float | None = None
+        self._held_at: str | None = None
+        """The place in the chain behind which something is missing, or was."""
+        self._held_since = 0.0
         self._came_at = self._moved_at = time.monotonic()
         self._is_first = True
         self._has_left_out = False
@@ -109,8 +111,10 @@ class KinesisFeed:
                 self._came_at = time.monotonic()
             for each in filter(self._has_happened, arrived):
                 await self._take(self._chain.take(each.manifest, each.place), each.at)
-            if not arrived:
-                await self._look_for_gap(time.monotonic())
+            # A busy stream always has more: whether something is missing shows while others come.
+            has_all = len(arrived) < AT_ONCE
+            await self._look_for_gap(time.monotonic(), at_once=self._is_first and has_all)
+            if has_all:
                 self._is_first = False
                 await asyncio.sleep(_POLL_EVERY_S)
 
@@ -138,16 +142,14 @@ class KinesisFeed:
         if links:
             self._on_links()
 
-    async def _look_for_gap(self, now: float) -> None:
-        gap = self._chain.gap
+    async def _look_for_gap(self, now: float, *, at_once: bool) -> None:
+        gap, applied = self._chain.gap, self._chain.applied
         if gap is None:
-            self._held_since = None
             return
-        if self._held_since is None:
-            self._held_since = now
-        if not self._is_first and now - self._held_since < PATIENCE_S:
+        if applied != self._held_at:
+            self._held_at, self._held_since = applied, now
+        if not at_once and now - self._held_since < PATIENCE_S:
             return
-        self._held_since = None
         _log.error("stream_gap", detail=str(gap))
         links = self._chain.leap()
         start = StreamPosition.parse(links[0][0].start)

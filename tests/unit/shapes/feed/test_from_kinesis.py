@@ -140,6 +140,15 @@ def test_later_a_manifest_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None
     assert lost.feed.received_lsn == 130
 
 
+def test_a_gap_shows_though_manifests_never_cease(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(from_kinesis, "PATIENCE_S", 0.05)
+    desk = Desk([manifest(100, 110)], *([manifest(lsn, lsn + 1)] for lsn in range(120, 2000)))
+    desk.run(0.5)
+    assert {again.shape for again in desk.noted} == {"a", "b"}
+    assert len(desk.noted) == 2
+    assert desk.feed.received_lsn > 120
+
+
 def test_a_timeline_that_the_server_does_not_have_is_an_error() -> None:
     newer = manifest(100, 110)
     newer = Manifest(
