@@ -14,7 +14,8 @@ from penstock.kinesis.read.manifest_log import Arrived, ManifestLog, Place
 from penstock.kinesis.read.shards import ShardInfo
 from penstock.model.stream_position import StreamPosition
 
-_AT_ONCE: Final = 1_000
+AT_ONCE: Final = 1_000
+"""So many manifests `more` gives at most."""
 
 
 class StreamAddress(NamedTuple):
@@ -86,11 +87,11 @@ class MarkedStream:
         return newest(self._log, datetime.now(UTC))
 
     def more(self) -> list[Arrived]:
-        """The next manifests; none if there are no more at the moment."""
-        found = list(islice(self._reading, _AT_ONCE))
+        """The next manifests; fewer than AT_ONCE if there are no more at the moment."""
+        found = list(islice(self._reading, AT_ONCE))
         if not found:
             self._reading = self._log.arrivals(self._last) if self._last is not None else iter(())
-            found = list(islice(self._reading, _AT_ONCE))
+            found = list(islice(self._reading, AT_ONCE))
         if found:
             self._last = found[-1].place
         return found
