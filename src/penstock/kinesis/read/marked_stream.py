@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Final, NamedTuple
 
 from penstock.kinesis.read.client import StreamClient
+from penstock.kinesis.read.client_pool import CLIENTS
 from penstock.kinesis.read.errors import StreamReadError
 from penstock.kinesis.read.manifest_ages import LOOK_BACK, first_needed, newest
 from penstock.kinesis.read.manifest_log import Arrived, ManifestLog, Place
@@ -31,6 +33,10 @@ class StreamAddress(NamedTuple):
     def open(self, stream: str | None = None) -> StreamClient:
         """A client of the stream, or of that of the manifests."""
         return StreamClient(stream=stream or self.stream, region=self.region, endpoint_url=self.endpoint_url)
+
+    def lend(self) -> AbstractContextManager[StreamClient]:
+        """A client of the stream, for a task that is one of many in this process."""
+        return CLIENTS.lend(self.stream, self.region, self.endpoint_url)
 
     def unmarked(self) -> StreamReadError:
         """There are no manifests."""
