@@ -154,10 +154,9 @@ def hang_up(connection: AsyncConnection) -> None:
         return
     if connection.closed:
         return
-    with suppress(OSError), socket.socket(fileno=os.dup(connection.pgconn.socket)) as line:
+    with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.pgconn.socket)) as line:
         line.shutdown(socket.SHUT_RDWR)
-    with suppress(psycopg.Error):
-        while True:  # until libpq has read to the end
+        while True:  # until libpq has read to the end, which is an error
             connection.pgconn.consume_input()
 
 
