@@ -9,14 +9,14 @@ import platform
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from penstock import exit_codes
-from penstock.bench.parts import PARTS, Sizes, parse_parts, wrong_size
+from penstock.bench.parts import KINESIS_PARTS, PARTS, KinesisSizes, Sizes, parse_parts, wrong_size
 from penstock.cli_help import HELP
 from penstock.completion import SHELLS, describe
 from penstock.errors import PenstockError
@@ -232,12 +232,23 @@ def _parser() -> argparse.ArgumentParser:
     bench_shapes.add_argument("--markdown", type=Path, help="also write the table to this file")
     bench_shapes.set_defaults(run=_bench_shapes)
     bench_kinesis = benches.add_parser(
-        "kinesis", help="shapes from a marked stream beside shapes from a slot; needs penstock[demo]"
+        "kinesis",
+        help="readers of a marked stream, and shapes from it; needs penstock[demo]",
+        description="Measure readers of a marked stream, print a table; exit 1 if a target of it was missed.",
+        epilog="\n".join(["parts:", *(f"  {part:<10} {what}" for part, what in KINESIS_PARTS.items())]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    bench_kinesis.add_argument(
+        "--only",
+        type=_bench_kinesis_parts,
+        default=tuple(KINESIS_PARTS),
+        metavar="PART,…",
+        help="measure these parts alone (all that are named below)",
     )
     for name, default, what in (
         ("changes", 300_000, "size of the backlog"),
-        ("rounds", 3, "how often it is flushed from each source, after one that doesn't count"),
-        ("commits", 10, "one-row transactions to time"),
+        ("rounds", 3, "how often each pair is measured, after one that doesn't count"),
+        ("commits", 10, "transactions to time, in `batches` and `latency`"),
     ):
         bench_kinesis.add_argument(f"--{name}", type=int, default=default, help=f"{what} ({default:,})")
     bench_kinesis.add_argument("--markdown", type=Path, help="also write the table to this file")
@@ -398,22 +409,24 @@ def _bench_shapes(arguments: argparse.Namespace) -> int:
 
 
 def _bench_kinesis(arguments: argparse.Namespace) -> int:
+    sizes = KinesisSizes(*(getattr(arguments, name) for name in KinesisSizes._fields))
+    if (wrong := wrong_size(sizes)) is not None:
+        raise PenstockError(wrong)
     _need_spark()
     from penstock.bench.kinesis_app import bench_kinesis
 
-    return bench_kinesis(
-        changes=arguments.changes,
-        rounds=arguments.rounds,
-        commits=arguments.commits,
-        markdown=arguments.markdown,
-    )
+    return bench_kinesis(sizes, arguments.only, arguments.markdown)
 
 
-def _bench_parts(text: str) -> tuple[str, ...]:
+def _bench_parts(text: str, parts: Iterable[str] = PARTS) -> tuple[str, ...]:
     try:
-        return parse_parts(text)
+        return parse_parts(text, parts)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _bench_kinesis_parts(text: str) -> tuple[str, ...]:
+    return _bench_parts(text, KINESIS_PARTS)
 
 
 def _demo_seconds(text: str) -> int:

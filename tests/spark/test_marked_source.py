@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.demo.marked_stream import MarkedStream
 from penstock.kinesis.marked.manifest import Manifest
+from penstock.kinesis.read import marked_plan
 from penstock.kinesis.read.errors import RecordsExpired
 from penstock.kinesis.read.manifest_log import Place
 from penstock.local.kinesis import LocalKinesis
@@ -239,3 +240,25 @@ def test_records_that_are_all_gone_are_no_beginning(monkeypatch: pytest.MonkeyPa
     driver = driver_of(log, monkeypatch)
     with pytest.raises(RecordsExpired, match="manifests are gone"):
         driver.begin()
+
+
+class GrowingLog(FakeLog):
+    """Whenever it is read, another manifest has come."""
+
+    reads = 0
+
+    def read(self, after: Place | None) -> Iterator[tuple[Place, Manifest]]:
+        self.reads += 1
+        self.changes.append(0)
+        return super().read(after)
+
+
+def test_everything_is_what_one_reading_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once to begin and once for the rest, though a batch's fill of manifests is less than that."""
+    monkeypatch.setattr(marked_plan, "MOST_STEPS", 3)
+    log = GrowingLog([0] * 10, 0)
+    driver = driver_of(log, monkeypatch)
+    monkeypatch.setattr(driver, "_tasks", lambda links, _end: [each.manifest.resolved for each in links])
+    found: list[Any] = driver.everything(0.0)
+    assert found == [str(StreamPosition(1, 10 * number)) for number in range(1, 13)]
+    assert log.reads == 2

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection
 from contextlib import closing
 from pathlib import Path
 from typing import Final
 
 from penstock.bench import shapes_measures as measures
 from penstock.bench.collector_speed import collector_speed
+from penstock.bench.measuring import Measure, report, run_parts
 from penstock.bench.parts import Sizes
 from penstock.bench.shapes_age import aging
 from penstock.bench.shapes_backlog import create_orders, insert_orders
@@ -18,11 +19,8 @@ from penstock.bench.shapes_many import many
 from penstock.bench.shapes_verify import verify
 from penstock.bench.shapes_wide import wide
 from penstock.bench.spark_jobs import SparkBench
-from penstock.bench.table import Row, print_table, say, verdict, write_markdown
-from penstock.errors import PenstockError
+from penstock.bench.table import Row, say
 from penstock.local.postgres import PrivatePostgres
-
-Measure = Callable[[], list[Row]]
 
 _ON_SPARK: Final = ("backlog", "snapshot", "age", "verify", "wide")
 _OF_ORDERS: Final = ("snapshot", "verify", "service")
@@ -33,19 +31,11 @@ def bench_shapes(sizes: Sizes, parts: Collection[str], markdown: Path | None) ->
 
     A part that fails is a target that was missed, and the others are measured all the same.
     """
-    found: list[Row] = []
-    try:
-        _measure(sizes, parts, found)
-    finally:
-        print_table(found)
-        print(verdict(found))
-        if markdown is not None:
-            write_markdown(markdown, found)
-    return 0 if all(row.reached is not False for row in found) else 1
+    return report(lambda found: _measure(sizes, parts, found), markdown)
 
 
 def _measure(sizes: Sizes, parts: Collection[str], found: list[Row]) -> None:
-    _run({"collector": collector_speed}, parts, found)
+    run_parts({"collector": collector_speed}, parts, found)
     if set(parts) <= {"collector"}:
         return
     with PrivatePostgres() as postgres, tempfile.TemporaryDirectory(prefix="penstock-bench-") as name:
@@ -58,8 +48,8 @@ def _measure(sizes: Sizes, parts: Collection[str], found: list[Row]) -> None:
         os.environ.update(postgres.env(database))
         if set(parts) & set(_ON_SPARK):
             with closing(SparkBench(directory)) as spark:
-                _run(_on_spark(sizes, postgres, spark, database, directory), parts, found)
-        _run(_of_the_service(sizes, postgres, database, directory), parts, found)
+                run_parts(_on_spark(sizes, postgres, spark, database, directory), parts, found)
+        run_parts(_of_the_service(sizes, postgres, database, directory), parts, found)
 
 
 def _on_spark(
@@ -97,17 +87,3 @@ def _of_the_service(
     if sizes.shapes:
         found["many"] = lambda: many(postgres, directory / "many", shapes=sizes.shapes, seconds=sizes.seconds)
     return found
-
-
-def _run(measured: Mapping[str, Measure], parts: Collection[str], found: list[Row]) -> None:
-    for part, measure in measured.items():
-        if part in parts:
-            say(f"{part} begins")
-            try:
-                rows = measure()
-            except PenstockError as error:
-                say(f"{part} failed: {error}")
-                rows = [Row(part, f"failed: {str(error).splitlines()[0]}", "", False)]
-            for row in rows:
-                say(f"{row.what}: {row.value}")
-            found += rows

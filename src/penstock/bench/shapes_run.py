@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from penstock.local.penstock_process import PenstockProcess, process_cpu_seconds
+from penstock.bench.process_tree import tree_cpu_seconds
+from penstock.local.penstock_process import PenstockProcess
 from penstock.local.postgres import PrivatePostgres
 
 _CLOSE_POLL_S: Final = 0.005
@@ -78,11 +78,7 @@ class ShapesRun(PenstockProcess):
 
     def cpu_seconds(self) -> float:
         """CPU time of all its processes so far."""
-        total = 0.0
-        for pid in self._pids():
-            with suppress(OSError):  # a worker may end at any time
-                total += process_cpu_seconds(pid, ended_children=True)
-        return total
+        return tree_cpu_seconds(self.pid)
 
     def bytes_read(self) -> int:
         """What Spark's tasks have read from files so far, as Spark counts it; whole jobs only."""
@@ -91,18 +87,3 @@ class ShapesRun(PenstockProcess):
             json.loads(line) for line in log.read_text().split("\n")[:-1] if '"SparkListenerTaskEnd"' in line
         )
         return sum(event["Task Metrics"]["Input Metrics"]["Bytes Read"] for event in events)
-
-    def _pids(self) -> list[int]:
-        """The process, and all that it has started."""
-        parents = {}
-        for entry in os.listdir("/proc"):
-            if entry.isdecimal():
-                try:
-                    stat = Path(f"/proc/{entry}/stat").read_text()
-                except OSError:
-                    continue
-                parents[int(entry)] = int(stat.rpartition(")")[2].split()[1])
-        found = [self.pid]
-        for pid in found:
-            found += [child for child, parent in parents.items() if parent == pid]
-        return found

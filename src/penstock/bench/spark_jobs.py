@@ -14,11 +14,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructField, StructType
 
 from penstock.bench.spark_age import AgingTable
+from penstock.bench.spark_source import SparkSource
 from penstock.bench.spark_table import APP
 from penstock.bench.spark_wide import WideTable
 from penstock.changelog.index import SegmentRange
 from penstock.changelog.segment_reader import read_segment
 from penstock.decoding.rows import Column as TableColumn
+from penstock.kinesis.read.marked_stream import StreamAddress
 from penstock.lake.delta.shape_table import ShapeTable
 from penstock.lake.jobs.changes import ShapeLayout, share_out
 from penstock.lake.jobs.flush import Flushed, flush
@@ -105,6 +107,10 @@ class SparkBench:
     def wide_table(self) -> WideTable:
         """A table with many columns."""
         return WideTable(self._spark, self._new_directory("wide"))
+
+    def source(self, address: StreamAddress) -> SparkSource:
+        """A marked stream, read by `format("penstock")`."""
+        return SparkSource(shape_session(self._spark), address)
 
     def shape_jobs(self, file: ShapesFile, identity: ServerIdentity) -> ShapeJobs:
         """What the service does with a file's tables, on this Spark."""

@@ -11,6 +11,8 @@ from penstock.model.lsn import format_lsn
 
 COMMIT_OPERATION: Final = 0xFFFF_FFFF_FFFF
 """The operation of a commit: behind every change."""
+OPERATION_AT: Final = 26
+"""Where it begins in a position's text; what stands before names the transaction."""
 
 _TEXT: Final = re.compile(r"[0-9A-F]{8}\.[0-9A-F]{16}\.[0-9A-F]{12}", re.ASCII)
 
@@ -59,3 +61,8 @@ class History(NamedTuple):
         """
         ended = (old for old, switch in self.switch_points.items() if lsn <= switch)
         return StreamPosition(min(ended, default=self.timeline), lsn)
+
+    def has(self, boundary: StreamPosition) -> bool:
+        """Whether everything before a boundary has happened here."""
+        left = self.switch_points.get(boundary.timeline)
+        return boundary.timeline == self.timeline if left is None else boundary.commit_lsn <= left

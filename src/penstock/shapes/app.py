@@ -148,7 +148,8 @@ class ShapesApp:
         await monitor.run()
 
     async def _serve(self) -> int:
-        give_up_at = time.monotonic() + self._settings.change_log.stall_s
+        stall_s = self._settings.change_log.stall_s
+        give_up_at, confirmed_lsn = time.monotonic() + stall_s, 0
         while not self._cycle.stop.is_set():
             self._leadership = leadership = self._new_leadership()
             try:
@@ -166,9 +167,12 @@ class ShapesApp:
             except Exception as error:
                 if self._run.once and isinstance(error, NeedsOperator):
                     raise
+                # One that led for so long has seen to it itself that something moves.
+                has_moved = time.monotonic() - leadership.led_since >= stall_s
+                has_moved = has_moved or leadership.confirmed_lsn > confirmed_lsn
                 await self._cycle.recover(error)
-                if leadership.has_led:
-                    give_up_at = time.monotonic() + self._settings.change_log.stall_s
+                if has_moved:
+                    give_up_at, confirmed_lsn = time.monotonic() + stall_s, leadership.confirmed_lsn
                 if self._run.once and time.monotonic() > give_up_at:
                     _log.error("stalled", detail=str(error))
                     return exit_codes.FAILED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Set
@@ -117,6 +118,8 @@ class ShapesLeadership(ABC):
         self._said: dict[str, float] = {}
         """When each complaint was last logged."""
         self.has_led = False
+        self.led_since = math.inf
+        """When it began to lead."""
         self.confirmed_lsn = 0
 
     async def run(self) -> AnotherLeads | None:
@@ -193,7 +196,7 @@ class ShapesLeadership(ABC):
         self._board.lead(
             lambda: pipeline.readings.reading(freshness.age_s(awake_or_asleep()), time.monotonic())
         )
-        self.has_led = True
+        self.has_led, self.led_since = True, time.monotonic()
         self._metrics.leaderships.inc()
         _log.info("streaming", shapes=len(self.file.shapes), **said)
         try:

@@ -27,6 +27,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType, TimestampType
 
 from penstock.kinesis.read.client import ReadRecord, StreamClient
+from penstock.kinesis.read.client_pool import CLIENTS
 from penstock.kinesis.read.errors import RecordsExpired
 from penstock.kinesis.read.look import Look
 from penstock.kinesis.read.reach import UNLIMITED, Limit
@@ -103,13 +104,11 @@ class _Tasks:
 
     def read(self, part: _Part) -> Iterator[Any]:
         """The records of some ranges, as Arrow batches."""
-        client = _client(self._options)
-        try:
+        options = self._options
+        with CLIENTS.lend(options.stream, options.region, options.endpoint_url) as client:
             for each in part.ranges:
-                for records in read_range(client, each, lambda loss: _lose(self._options, [loss])):
-                    yield _batch(self._options.name, each.shard_id, records)
-        finally:
-            client.close()
+                for records in read_range(client, each, lambda loss: _lose(options, [loss])):
+                    yield _batch(options.name, each.shard_id, records)
 
 
 class KinesisBatchReader(DataSourceReader):

@@ -31,6 +31,8 @@ _PARTS: Final = 2
 _LOOKED_CHANGES: Final = 5_000
 """So many changes of a manifest, for each task: it may tell of a transaction of any size."""
 
+_END_OF_ALL: Final = str(StreamPosition(2**32 - 1, 2**64 - 1))
+
 
 class _Candidate(NamedTuple):
     """A manifest to begin with, and the place of the one before it."""
@@ -132,18 +134,23 @@ class MarkedDriver:
         end = self.begin()
         if end is None:
             raise self.unmarked()
-        newest = self.newest(end)
+        # One reading: it ends with what is there when it comes to the end, however fast more is written.
+        reading = self._log.read(end.place)
+        plan = MarkedPlan(lambda _after: reading, self._query.slot)
         found: list[MarkedTask] = []
         while True:
-            start, end = end, self.plan.advance(end, ReadLimits(), now, up_to=newest)
+            start, end = end, plan.advance(end, ReadLimits(), now, up_to=_END_OF_ALL)
             if end == start:
                 return found
-            found += self.tasks(start, end, now)
+            found += self._tasks(plan.links(start, end, now), end)
 
     def tasks(self, start: MarkedOffset, end: MarkedOffset, now: float) -> list[MarkedTask]:
         """What executors read for a batch."""
-        links = [link for link in self.plan.links(start, end, now) if self._touches(link.manifest)]
-        return plan_tasks(links, self._shards(), end.resolved) if links else []
+        return self._tasks(self.plan.links(start, end, now), end)
+
+    def _tasks(self, links: Sequence[Link], end: MarkedOffset) -> list[MarkedTask]:
+        ours = [link for link in links if self._touches(link.manifest)]
+        return plan_tasks(ours, self._shards(), end.resolved) if ours else []
 
     def look(self) -> Typed:
         """The columns and the key of the tables, by their newest changes."""

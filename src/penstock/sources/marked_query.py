@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Final, NamedTuple
 
 from penstock.kinesis.read.client import StreamClient
+from penstock.kinesis.read.client_pool import CLIENTS
 from penstock.kinesis.read.errors import StreamReadError
 from penstock.kinesis.read.marked_plan import ReadLimits
 from penstock.model.relation import Relation
@@ -76,6 +78,10 @@ class MarkedQuery(NamedTuple):
     def open(self, stream: str | None = None) -> StreamClient:
         """A client of the stream, or of that of the manifests."""
         return StreamClient(stream=stream or self.stream, region=self.region, endpoint_url=self.endpoint_url)
+
+    def lend(self) -> AbstractContextManager[StreamClient]:
+        """A client of the stream, for a task that is one of many in this process."""
+        return CLIENTS.lend(self.stream, self.region, self.endpoint_url)
 
 
 def _tables(text: str) -> tuple[Relation, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -15,7 +15,7 @@ from penstock.kinesis.read.errors import StreamReadError
 from penstock.kinesis.read.marked_ranges import MarkedRecord
 from penstock.model.lsn import format_lsn
 from penstock.model.relation import Relation
-from penstock.model.stream_position import StreamPosition
+from penstock.model.stream_position import OPERATION_AT, StreamPosition
 from penstock.sources.log_source import row_schema, with_names
 
 PLUGIN: Final = "wal2json"
@@ -105,20 +105,38 @@ def typed_batches(found: Iterator[Found], typed: Typed) -> Iterator[pa.RecordBat
             yield with_names(relation, changes, to_arrow_schema(row_schema(decoder), timezone="UTC"))
 
 
+class _Transaction(NamedTuple):
+    """What a position says of its transaction."""
+
+    timeline: int
+    commit_lsn: int
+    lsn: str
+
+    @classmethod
+    def of(cls, position: str) -> Self:
+        place = StreamPosition.parse(position)
+        return cls(place.timeline, place.commit_lsn, format_lsn(place.commit_lsn))
+
+
 def raw_batches(found: Iterator[Found]) -> Iterator[pa.RecordBatch]:
     action_of = decoder_for(PLUGIN).summary
+    names: dict[Relation | None, str | None] = {None: None}
+    known, transaction = "", _Transaction(0, 0, "")
     for held in _bounded(found):
         rows = []
         for relation, record in held:
-            place = StreamPosition.parse(record.position)
+            position = record.position
+            if not position.startswith(known) or not known:
+                known, transaction = position[:OPERATION_AT], _Transaction.of(position)
+            if relation not in names:
+                names[relation] = str(relation)
             rows.append(
                 (
-                    record.position,
-                    place.timeline,
-                    place.commit_lsn,
-                    place.operation - 1,
-                    format_lsn(place.commit_lsn),
-                    None if relation is None else str(relation),
+                    position,
+                    *transaction[:2],
+                    int(position[OPERATION_AT:], 16) - 1,
+                    transaction.lsn,
+                    names[relation],
                     action_of(record.payload).action,
                     record.payload,
                     record.record.partition_key,

@@ -45,12 +45,9 @@ class _Reading:
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The changes of a task, as Arrow batches."""
         assert isinstance(partition, _Task), "a partition of ours"
-        client = self._query.open()
-        try:
+        with self._query.lend() as client:
             records = of_tables(read_task(client, partition.task), frozenset(self._query.tables))
             yield from raw_batches(records) if self._typed is None else typed_batches(records, self._typed)
-        finally:
-            client.close()
 
 
 class MarkedReader(_Reading, DataSourceReader):

@@ -18,11 +18,14 @@ from botocore.exceptions import BotoCoreError, ClientError
 from penstock.kinesis.aws.backoff import full_jitter
 from penstock.kinesis.aws.session import one_line, open_session
 from penstock.kinesis.read.errors import AnotherStream, RecordsExpired, StreamReadError
+from penstock.kinesis.read.page_body import EVENT, PAGE, FoundPage, FoundRecord, take_page
 from penstock.kinesis.read.shards import ShardInfo
 
 MOST_RECORDS: Final = 10_000
 _CALL_EVERY_S: Final = 0.25
 """Five calls a second are allowed to all readers of a shard together."""
+_LARGE_PAGE: Final = 1 << 20
+"""Half of what a shard gives in a second: whoever gets such pages is held up by Kinesis itself."""
 _FIRST_BACKOFF_S: Final = 0.25
 _LONGEST_BACKOFF_S: Final = 10.0
 _PATIENCE_S: Final = 120.0
@@ -108,7 +111,8 @@ class StreamClient:
         self._client: Any = open_session(region).create_client(
             "kinesis", region_name=region, endpoint_url=endpoint_url, config=config
         )
-        self._called_at: dict[str, float] = {}
+        self._client.meta.events.register(EVENT, take_page)
+        self._may_call_at: dict[str, float] = {}
         self._rng = random.Random()  # noqa: S311 - spreads retries, guards nothing
         self.listed_at: datetime | None = None
         """When Kinesis last listed the shards, by its own clock, in whole seconds; None: it doesn't tell."""
@@ -142,21 +146,24 @@ class StreamClient:
         """
         iterator = self._iterator(shard_id, start)
         while True:
-            called_at = self._called_at.get(shard_id, float("-inf"))
-            time.sleep(max(0.0, called_at + _CALL_EVERY_S - time.monotonic()))
-            self._called_at[shard_id] = time.monotonic()
+            may_call_at = self._may_call_at.get(shard_id, float("-inf"))
+            time.sleep(max(0.0, may_call_at - time.monotonic()))
+            self._may_call_at[shard_id] = time.monotonic() + _CALL_EVERY_S
             answer = self._call("get_records", ShardIterator=iterator, Limit=most)
             if answer is None:
                 # It was not used for five minutes: the caller took its time.
                 iterator = self._iterator(shard_id, start)
                 continue
-            records = [_record(each) for each in answer["Records"]]
-            iterator = answer.get("NextShardIterator")
+            found: FoundPage = answer[PAGE]
+            records = [_record(each) for each in found.records]
             if records:
                 start = Start.after(records[-1].sequence)
-            yield Page(records, answer.get("MillisBehindLatest", 0), iterator is None)
-            if iterator is None:
+            if sum(len(record.data) for record in records) >= _LARGE_PAGE:
+                self._may_call_at.pop(shard_id, None)
+            yield Page(records, found.millis_behind_latest or 0, found.next_shard_iterator is None)
+            if found.next_shard_iterator is None:
                 return
+            iterator = found.next_shard_iterator
 
     def close(self) -> None:
         """Close idle connections."""
@@ -221,10 +228,10 @@ def _shard(found: dict[str, Any]) -> ShardInfo:
     )
 
 
-def _record(found: dict[str, Any]) -> ReadRecord:
+def _record(found: FoundRecord) -> ReadRecord:
     return ReadRecord(
-        int(found["SequenceNumber"]),
-        found["PartitionKey"],
-        found["Data"],
-        found["ApproximateArrivalTimestamp"],
+        int(found.sequence_number),
+        found.partition_key,
+        found.data,
+        datetime.fromtimestamp(found.approximate_arrival_timestamp, UTC),
     )

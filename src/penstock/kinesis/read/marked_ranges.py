@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from penstock.kinesis.marked.prefix import PREFIX_BYTES, unmarked
 from penstock.kinesis.read.chain import Link
-from penstock.kinesis.read.client import ReadRecord, Start, StreamClient
+from penstock.kinesis.read.client import MOST_RECORDS, Page, ReadRecord, Start, StreamClient
 from penstock.kinesis.read.errors import AnotherStream, RecordsExpired, RecordsUnusable
 from penstock.kinesis.read.positions import Positions
 from penstock.kinesis.read.shards import ShardInfo, overlapping
@@ -19,6 +19,9 @@ _POINTER: Final = b'"action":"Q"'
 _SILENCE: Final = 40
 """So many empty pages at the end of an open shard mean that nothing comes: some ten seconds."""
 _SHORT_SILENCE: Final = 4
+_MORE: Final = 20
+_MORE_OF: Final = 50
+"""So many records more than are counted, and one of so many: manifests stand among them."""
 
 
 class Portion(NamedTuple):
@@ -41,6 +44,8 @@ class ShardSpan(NamedTuple):
     shard: str
     first: int
     last: int
+    changes: int = 1
+    """How many are counted in it; there may be more records, of others or repeated."""
 
 
 class MarkedTask(NamedTuple):
@@ -85,8 +90,10 @@ def _task(group: Sequence[str], links: Sequence[Link], up_to: str) -> MarkedTask
             if found is None:
                 continue
             first, last = int(found.first), int(found.last)
-            known = spans.get(name, ShardSpan(name, first, last))
-            spans[name] = ShardSpan(name, min(known.first, first), max(known.last, last))
+            known = spans.get(name, ShardSpan(name, first, last, 0))
+            spans[name] = ShardSpan(
+                name, min(known.first, first), max(known.last, last), known.changes + found.count
+            )
             count += found.count
         if count:
             said = link.manifest
@@ -127,7 +134,7 @@ def read_span(client: StreamClient, span: ShardSpan) -> Iterator[ReadRecord]:
 def _read(client: StreamClient, span: ShardSpan, longest: int) -> Iterator[ReadRecord]:
     is_first = True
     silence = 0
-    for page in client.pages(span.shard, Start.at(span.first)):
+    for page in _pages(client, span):
         silence = silence + 1 if not page.records and page.behind_ms == 0 else 0
         is_over = page.is_last or silence >= longest
         for record in page.records:
@@ -145,6 +152,26 @@ def _read(client: StreamClient, span: ShardSpan, longest: int) -> Iterator[ReadR
                 f"{client.stream}, {span.shard} ends before {span.last}, which a manifest names: the stream"
                 " isn't the one that was written to"
             )
+
+
+def _pages(client: StreamClient, span: ShardSpan) -> Iterator[Page]:
+    """Pages that end a little behind a range which holds nothing but what is counted; then full ones.
+
+    What is read beyond its end is read in vain, and of the 2 MB/s that all readers of the shard share.
+    """
+    expected = span.changes + span.changes // _MORE_OF + _MORE
+    count = -(-expected // MOST_RECORDS)
+    most = -(-expected // count)
+    start = Start.at(span.first)
+    for number, page in enumerate(client.pages(span.shard, start, most=most), start=1):
+        yield page
+        if page.records:
+            start = Start.after(page.records[-1].sequence)
+        if number >= count and most < MOST_RECORDS:
+            break
+    else:
+        return
+    yield from client.pages(span.shard, start)
 
 
 def _expired(client: StreamClient, span: ShardSpan) -> RecordsExpired:

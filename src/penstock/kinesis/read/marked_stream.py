@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Final, NamedTuple
 
 from penstock.kinesis.read.client import StreamClient
+from penstock.kinesis.read.client_pool import CLIENTS
 from penstock.kinesis.read.errors import StreamReadError
 from penstock.kinesis.read.manifest_ages import LOOK_BACK, first_needed, newest
 from penstock.kinesis.read.manifest_log import Arrived, ManifestLog, Place
 from penstock.kinesis.read.shards import ShardInfo
 from penstock.model.stream_position import StreamPosition
 
-_AT_ONCE: Final = 1_000
+AT_ONCE: Final = 1_000
+"""So many manifests `more` gives at most."""
 
 
 class StreamAddress(NamedTuple):
@@ -30,6 +33,10 @@ class StreamAddress(NamedTuple):
     def open(self, stream: str | None = None) -> StreamClient:
         """A client of the stream, or of that of the manifests."""
         return StreamClient(stream=stream or self.stream, region=self.region, endpoint_url=self.endpoint_url)
+
+    def lend(self) -> AbstractContextManager[StreamClient]:
+        """A client of the stream, for a task that is one of many in this process."""
+        return CLIENTS.lend(self.stream, self.region, self.endpoint_url)
 
     def unmarked(self) -> StreamReadError:
         """There are no manifests."""
@@ -86,11 +93,11 @@ class MarkedStream:
         return newest(self._log, datetime.now(UTC))
 
     def more(self) -> list[Arrived]:
-        """The next manifests; none if there are no more at the moment."""
-        found = list(islice(self._reading, _AT_ONCE))
+        """The next manifests; fewer than AT_ONCE if there are no more at the moment."""
+        found = list(islice(self._reading, AT_ONCE))
         if not found:
             self._reading = self._log.arrivals(self._last) if self._last is not None else iter(())
-            found = list(islice(self._reading, _AT_ONCE))
+            found = list(islice(self._reading, AT_ONCE))
         if found:
             self._last = found[-1].place
         return found

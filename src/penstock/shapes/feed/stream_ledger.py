@@ -69,11 +69,15 @@ class StreamLedger(ShapeBooks):
         return again
 
     def lost(self, up_to_lsn: int, reason: str, now: float) -> list[SnapshotAgain]:
-        """The stream lacks changes below this: whoever needs some of them begins again."""
+        """The stream lacks changes below this: whoever needs some of them begins again.
+
+        So does a shape that is being copied, if the copy's cut is below: changes behind that are missing.
+        """
         again = [
             SnapshotAgain(shape, reason)
             for shape in self._held
-            if self._held[shape].tx_offset + 1 < up_to_lsn and not self.plan.awaits_snapshot(shape)
+            if self._held[shape].tx_offset + 1 < up_to_lsn
+            and (shape in self._copied or not self.plan.awaits_snapshot(shape))
         ]
         self.begin_again(again, now)
         return again

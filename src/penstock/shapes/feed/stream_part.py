@@ -145,12 +145,9 @@ class StreamPart:
 
     def read_place(self) -> Iterator[pa.RecordBatch]:
         """See SharedPart."""
-        client = self.address.open()
-        try:
+        with self.address.lend() as client:
             for task in self.tasks:
                 yield from _batches(read_task(client, task))
-        finally:
-            client.close()
 
     def select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """See SharedPart. RecordsUnusable if there is something that only a snapshot tells."""

@@ -20,7 +20,7 @@ from penstock.demo.stream_reader import StreamReader
 from penstock.kinesis.aws.outcome import Entry
 from penstock.kinesis.marked.manifest import Manifest, decode, encode, partition_key
 from penstock.kinesis.marked.prefix import MarkPrefix
-from penstock.kinesis.read.client import Page, ReadRecord, Start, StreamClient
+from penstock.kinesis.read.client import MOST_RECORDS, Page, ReadRecord, Start, StreamClient
 from penstock.kinesis.read.manifest_log import ManifestLog, Place
 from penstock.kinesis.read.marked_plan import MarkedOffset, MarkedPlan, ReadLimits
 from penstock.kinesis.read.marked_ranges import MarkedRecord, plan_tasks, read_task
@@ -71,14 +71,14 @@ class MemoryStream:
     def shards(self) -> list[ShardInfo]:
         return list(self._shards.values())
 
-    def pages(self, shard_id: str, start: Start) -> Iterator[Page]:
+    def pages(self, shard_id: str, start: Start, *, most: int = MOST_RECORDS) -> Iterator[Page]:
         first = {"TRIM_HORIZON": 0, "AT_SEQUENCE_NUMBER": start.sequence or 0}.get(
             start.kind, (start.sequence or 0) + 1
         )
         rest = [record for record in self._records[shard_id] if record.sequence >= first]
         is_closed = self._shards[shard_id].is_closed
         while True:
-            size = self._rng.randrange(4)
+            size = self._rng.randrange(min(4, most + 1))
             page, rest = rest[:size], rest[size:]
             yield Page(page, 1000 * bool(rest), is_closed and not rest)
             if is_closed and not rest:
