@@ -33,7 +33,8 @@ VALUES = (
     | st.integers(-5, 20)
     | TEXTS
     | st.booleans()
-    | st.floats(allow_nan=False, width=16)
+    # json.dumps would write Infinity, which is no JSON, and which wal2json never writes.
+    | st.floats(allow_nan=False, allow_infinity=False, width=16)
     | st.none()
 )
 
