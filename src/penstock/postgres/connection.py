@@ -154,9 +154,14 @@ def hang_up(connection: AsyncConnection) -> None:
         return
     if connection.closed:
         return
-    with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.pgconn.socket)) as line:
+    is_cut_off = False
+    with suppress(OSError), socket.socket(fileno=os.dup(connection.pgconn.socket)) as line:
         line.shutdown(socket.SHUT_RDWR)
-        while True:  # until libpq has read to the end, which is an error
+        is_cut_off = True
+    with suppress(psycopg.Error):
+        # The end is an error. A line that can't be cut off is dead, and says so at once, or has no end.
+        connection.pgconn.consume_input()
+        while is_cut_off:
             connection.pgconn.consume_input()
 
 
