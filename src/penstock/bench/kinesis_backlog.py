@@ -8,9 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from penstock.bench.counting_loop import Counted
 from penstock.bench.shapes_backlog import ORDERS, Backlog, write_backlog
 from penstock.bench.shapes_measures import LAYOUT
-from penstock.bench.spark_jobs import SparkBench
+from penstock.bench.spark_jobs import Applied, SparkBench
+from penstock.bench.spark_source import Read
 from penstock.bench.stream_capture import SHARDS, StreamCapture
 from penstock.bench.table import Row, say
 from penstock.kinesis.read.chain import Chain
@@ -59,24 +61,29 @@ def backlog(filled: FilledStream, spark: SparkBench, *, rounds: int) -> list[Row
     """The stream into an empty table, and the log into another one, by turns."""
     log = filled.log
     parts, up_to = _parts(filled.address)
-    from_log, from_stream = [], []
+    from_log, from_stream = list[Applied](), list[Applied]()
     for number in range(rounds + 1):
         say(f"backlog, round {number} of {rounds}")
-        log_s = spark.flush(LAYOUT, log.ranges, log.up_to).seconds
-        stream_s = spark.flush(LAYOUT, parts, up_to).seconds
+        of_log = spark.flush(LAYOUT, log.ranges, log.up_to)
+        of_stream = spark.flush(LAYOUT, parts, up_to)
         if number:
-            from_log.append(log.changes / log_s)
-            from_stream.append(log.changes / stream_s)
-    ratio = statistics.median(from_stream) / statistics.median(from_log)
+            from_log.append(of_log)
+            from_stream.append(of_stream)
+    log_rates, stream_rates = (
+        [log.changes / each.seconds for each in source] for source in (from_log, from_stream)
+    )
+    ratio = statistics.median(stream_rates) / statistics.median(log_rates)
     return [
         Row(
             f"{log.changes} changes from {SHARDS} shards into a shape, rows/s",
-            rates_of(from_stream),
+            rates_of(stream_rates),
             "",
             None,
         ),
-        Row("the same from the local log, rows/s", rates_of(from_log), "", None),
+        Row("the same from the local log, rows/s", rates_of(log_rates), "", None),
         Row("ratio of the medians", f"{ratio:.2f}", f"≥ {_LEAST}", ratio >= _LEAST),
+        Row("CPU a row, Java and Python, µs", micros_of(from_stream, log.changes), "", None),
+        Row("… from the local log", micros_of(from_log, log.changes), "", None),
     ]
 
 
@@ -102,3 +109,9 @@ def _parts(address: StreamAddress) -> tuple[Sequence[ChangePart], int]:
 def rates_of(values: Sequence[float]) -> str:
     """The median of some rates, and between what they are."""
     return f"{statistics.median(values):,.0f} ({min(values):,.0f} to {max(values):,.0f})"
+
+
+def micros_of(found: Sequence[Applied | Read | Counted], changes: int) -> str:
+    """The median of what each change took of a processor, and between what it is."""
+    micros = [each.cpu_s / changes * 1e6 for each in found]
+    return f"{statistics.median(micros):.1f} ({min(micros):.1f} to {max(micros):.1f})"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.bench.counting_loop import Counted, count_records
-from penstock.bench.kinesis_backlog import FilledStream, rates_of
+from penstock.bench.kinesis_backlog import FilledStream, micros_of, rates_of
 from penstock.bench.page_responder import PageResponder, keep_stream
 from penstock.bench.spark_jobs import SparkBench
 from penstock.bench.spark_source import Read, SourceFailed
@@ -51,11 +51,6 @@ def source(
         Row(f'format("penstock") to no-op, {changes} changes, 2 tasks, records/s', rates_of(found), "", None),
         Row("a bare GetRecords loop that counts, 2 processes, records/s", rates_of(counted), "", None),
         Row("ratio of the medians", f"{ratio:.2f}", f"≥ {_LEAST}", ratio >= _LEAST),
-        Row("CPU a record, Java and Python, µs", _micros([each.cpu_s / changes for each in reads]), "", None),
-        Row("… of the bare loop", _micros([each.cpu_s / each.records for each in loops]), "", None),
+        Row("CPU a record, Java and Python, µs", micros_of(reads, changes), "", None),
+        Row("… of the bare loop", micros_of(loops, loops[0].records), "", None),
     ]
-
-
-def _micros(seconds: list[float]) -> str:
-    found = [each * 1e6 for each in seconds]
-    return f"{statistics.median(found):.1f} ({min(found):.1f} to {max(found):.1f})"

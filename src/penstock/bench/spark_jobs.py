@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructField, StructType
 
 from penstock.bench.spark_age import AgingTable
-from penstock.bench.spark_source import SparkSource
+from penstock.bench.spark_source import SparkSource, spark_cpu_seconds
 from penstock.bench.spark_table import APP
 from penstock.bench.spark_wide import WideTable
 from penstock.changelog.index import SegmentRange
@@ -45,6 +45,8 @@ class Applied(NamedTuple):
     """A backlog that was flushed."""
 
     seconds: float
+    cpu_s: float
+    """Of the driver, Java and all workers."""
     stages: dict[str, float]
     """Where the seconds went."""
 
@@ -65,10 +67,11 @@ class SparkBench:
         """Apply a backlog to a table that is empty."""
         table = self._new_table()
         table.create(_schema(layout.columns), layout.key)
-        started = time.perf_counter()
+        cpu_before_s, started = spark_cpu_seconds(self._spark), time.perf_counter()
         done = flush(self._spark, table, layout, ranges, up_to)
         seconds = time.perf_counter() - started
-        return Applied(seconds, self._stages(table, done, seconds))
+        cpu_s = spark_cpu_seconds(self._spark) - cpu_before_s
+        return Applied(seconds, cpu_s, self._stages(table, done, seconds))
 
     def plain(self, layout: ShapeLayout, ranges: Sequence[SegmentRange]) -> float:
         """Seconds that plain PySpark takes: the same segments, from_json to typed columns, Parquet."""

@@ -21,6 +21,12 @@ _PATIENCE_S: Final = 120.0
 _POLL_S: Final = 0.05
 
 
+def spark_cpu_seconds(spark: SparkSession) -> float:
+    """Processor time so far of this process, of Java, and of the workers that it has started."""
+    gateway: Any = spark.sparkContext._gateway
+    return time.process_time() + tree_cpu_seconds(gateway.proc.pid)
+
+
 class SourceFailed(PenstockError):
     """A query did not do what it was measured for."""
 
@@ -62,15 +68,10 @@ class SparkSource:
 
     def read(self) -> Read:
         """Everything to no-op, planning included."""
-        cpu_before_s, began_at = self._cpu_seconds(), time.perf_counter()
+        cpu_before_s, began_at = spark_cpu_seconds(self._spark), time.perf_counter()
         frame = self._spark.read.format("penstock").options(**self._options).load()
         frame.write.format("noop").mode("overwrite").save()
-        return Read(time.perf_counter() - began_at, self._cpu_seconds() - cpu_before_s)
-
-    def _cpu_seconds(self) -> float:
-        """Of this process, of Java, and of the workers that it has started."""
-        gateway: Any = self._spark.sparkContext._gateway
-        return time.process_time() + tree_cpu_seconds(gateway.proc.pid)
+        return Read(time.perf_counter() - began_at, spark_cpu_seconds(self._spark) - cpu_before_s)
 
     @contextmanager
     def running(self, table: Relation, checkpoint: Path) -> Iterator[RunningQuery]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -50,6 +50,7 @@ class MarkedDriver:
         self._log = ManifestLog(query.open(query.marks_stream), query.slot)
         self.plan = MarkedPlan(self._log.read, query.slot)
         self._looked_since: float | None = None
+        self._known: dict[str, ShardInfo] = {}
 
     def begin(self) -> MarkedOffset | None:
         """Where a new query begins; None if no manifest is there yet."""
@@ -150,7 +151,7 @@ class MarkedDriver:
 
     def _tasks(self, links: Sequence[Link], end: MarkedOffset) -> list[MarkedTask]:
         ours = [link for link in links if self._touches(link.manifest)]
-        return plan_tasks(ours, self._shards(), end.resolved) if ours else []
+        return plan_tasks(ours, self._shards_of(link.manifest for link in ours), end.resolved) if ours else []
 
     def look(self) -> Typed:
         """The columns and the key of the tables, by their newest changes."""
@@ -172,7 +173,8 @@ class MarkedDriver:
         layout = Layout(decoder_for(PLUGIN).cells)
         tables = frozenset(self._query.tables)
         for manifest in manifests:
-            for task in plan_tasks([Link(manifest, manifest.since)], self._shards(), manifest.resolved):
+            links, shards = [Link(manifest, manifest.since)], self._shards_of([manifest])
+            for task in plan_tasks(links, shards, manifest.resolved):
                 found_first = islice(of_tables(read_task(self._stream, task), tables), _LOOKED_CHANGES)
                 for relation, found in found_first:
                     at = StreamPosition.parse(found.position)
@@ -187,6 +189,12 @@ class MarkedDriver:
             or isinstance(tables, str)
             or any(str(table) in tables for table in self._query.tables)
         )
+
+    def _shards_of(self, manifests: Iterable[Manifest]) -> dict[str, ShardInfo]:
+        """Those that these manifests name, among others. A shard's keys never change, so they are kept."""
+        if not {name for manifest in manifests for name in manifest.shards} <= self._known.keys():
+            self._known = self._shards()
+        return self._known
 
     def _shards(self) -> dict[str, ShardInfo]:
         return {shard.shard_id: shard for shard in self._stream.shards()}
