@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, cast
 
@@ -23,6 +24,8 @@ class FakeSession:
         self.asked: list[str] = []
         self.listened_s: list[float] = []
         self.closed = False
+        self.lock = asyncio.Lock()
+        """Held while somebody waits for an answer, which here nobody does."""
         self.notice_handlers: list[object] = []
 
     @property

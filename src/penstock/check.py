@@ -54,6 +54,7 @@ def find_for_shapes(
     from penstock.lake.jobs.spark_check import check_spark
     from penstock.shapes.definition.shapes_check import Read, check_storage_of, look_at_shapes
     from penstock.shapes.definition.source_check import check_source
+    from penstock.shapes.definition.storage_check import check_stream_storage
 
     read, found, log_directory = Read(), list[Finding](), None
     if stream is None:
@@ -62,6 +63,9 @@ def find_for_shapes(
         found = check_source(load_stream_source(stream), file)
     postgres = asyncio.run(look_at_shapes(settings, file, read, from_stream=stream is not None))
     storage = check_storage_of(file, log_directory, settings.change_log.min_free_bytes)
+    storage += check_stream_storage(
+        file, settings.records.max_record_bytes, settings.undeliverable.quarantine_url
+    )
     return [*found, *postgres, *storage, *check_spark(file, read.facts, master, conf, log_directory)]
 
 

@@ -21,7 +21,12 @@ from penstock.cli_help import HELP
 from penstock.completion import SHELLS, describe
 from penstock.errors import PenstockError
 from penstock.model.relation import Relation
-from penstock.settings.loading import load_capture_settings, load_shapes_settings, load_slot_settings
+from penstock.settings.loading import (
+    load_capture_settings,
+    load_shapes_settings,
+    load_slot_settings,
+    load_stream_source,
+)
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -154,6 +159,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="a shapes file: ask no process, but Postgres, the registry and the tables",
     )
+    _add_stream(status, "with --config: the shapes read changes from this marked stream")
     status.add_argument("--json", action="store_true", help="print everything, as JSON")
     status.add_argument(
         "--watch",
@@ -459,15 +465,20 @@ def _status(arguments: argparse.Namespace) -> int:
 
     if arguments.config is not None and arguments.url is not None:
         raise PenstockError("--config asks no process, and --url asks one. Fix: give one of them")
+    if arguments.stream is not None and arguments.config is None:
+        raise PenstockError("--from is for shapes. Fix: give their file, too, by --config")
     if arguments.config is not None:
         from penstock.shapes.definition.shapes_file import load_shapes_file
+        from penstock.shapes.definition.source_check import address_of
 
-        teller: Teller = Storage(load_shapes_settings(), load_shapes_file(arguments.config))
+        settings = load_shapes_settings()
+        stream = None if arguments.stream is None else address_of(load_stream_source(arguments.stream))
+        teller: Teller = Storage(settings, load_shapes_file(arguments.config), stream)
     elif arguments.url is not None:
         teller = Process(arguments.url.rstrip("/"), load_slot_settings().ops.secret)
     else:
-        settings = load_slot_settings()
-        teller = Anybody(settings, f"http://{settings.ops.host}:{settings.ops.port}")
+        slot = load_slot_settings()
+        teller = Anybody(slot, f"http://{slot.ops.host}:{slot.ops.port}")
     return show_status(teller, json=arguments.json, watch_s=arguments.watch)
 
 

@@ -109,11 +109,17 @@ HELP: Final[Mapping[str, Help]] = {
             ("status", "the process on this machine; if none answers, what Postgres tells of a capture"),
             ("status --url http://10.0.0.7:8088", "another process"),
             ("status --config shapes.toml", "shapes, from Postgres, the registry and the tables alone"),
+            ("status --config shapes.toml --from kinesis://shop", "the same, of shapes that read a stream"),
             ("status --watch", "again every 2 seconds"),
             ("status --json", "for programs; with --watch a line each time"),
         ],
         {_OK: "ready, or nothing wrong is seen", _FAILED: "not ready; the reasons", _BAD: "nobody answers"},
-        [POSTGRES, (_SLOT, "whose slot (etl_slot_wal2json; with --config penstock_shapes)"), _OPS],
+        [
+            POSTGRES,
+            (_SLOT, "whose slot (etl_slot_wal2json; with --config penstock_shapes)"),
+            ("AWS_REGION", "that of the stream behind --from"),
+            _OPS,
+        ],
     ),
     "init": Help(
         [

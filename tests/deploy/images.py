@@ -76,7 +76,8 @@ class Builder:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        base = run(ROOT / "scripts" / "image-base").strip()
+        # A minute, if nobody has made it yet and nothing else runs.
+        base = run(ROOT / "scripts" / "image-base", timeout=900).strip()
         container = self._buildah("from", "scratch").strip()
         self._buildah("copy", "--quiet", container, base, "/")
         self._buildah("commit", "--quiet", "--rm", container, BASE)

@@ -13,6 +13,7 @@ import pytest
 from penstock.local.postgres import PrivatePostgres
 from penstock.local.postgres_programs import PostgresPrograms
 from tests.deploy.programs import DEPLOY, find, run
+from tests.markdown_pages import PAGES, fences
 
 MODULE = DEPLOY / "terraform"
 # A copy of the provider for machines that don't reach Terraform's registry.
@@ -26,6 +27,13 @@ SQL = {
     "rds": False,
     "max_slot_wal_keep_size": "50GB",
 }
+# What an example takes for granted.
+READERS_OWN = """
+resource "aws_iam_openid_connect_provider" "cluster" {
+  url            = "https://oidc.example"
+  client_id_list = ["sts.amazonaws.com"]
+}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +52,24 @@ def environ(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 def test_it_is_formatted(terraform: str, environ: dict[str, str]) -> None:
     run(terraform, "fmt", "-check", "-recursive", "-diff", MODULE, env=environ)
+
+
+def test_the_examples_in_docs_call_the_module_as_it_is(
+    terraform: str, environ: dict[str, str], tmp_path: Path
+) -> None:
+    blocks = [(page, fence.text) for page in PAGES for fence in fences(page.read_text(), "hcl")]
+    assert blocks
+    mirror = [f"-plugin-dir={MIRROR}"] if MIRROR.is_dir() else []
+    for number, (page, text) in enumerate(blocks):
+        copy = tmp_path / str(number)
+        # The place that the example names.
+        shutil.copytree(MODULE, copy / "deploy" / "terraform")
+        (copy / "main.tf").write_text(text)
+        run(terraform, "fmt", "-check", "-diff", copy / "main.tf", env=environ)
+        (copy / "reader.tf").write_text(READERS_OWN)
+        run(terraform, "init", "-input=false", "-backend=false", *mirror, cwd=copy, env=environ)
+        said = json.loads(run(terraform, "validate", "-json", cwd=copy, env=environ))
+        assert (said["valid"], said["warning_count"]) == (True, 0), page
 
 
 def test_it_is_valid_and_its_policies_are_the_least(

@@ -53,8 +53,10 @@ class Bank:
     `accounts` and fills it again with the same money, or removes lines of the journal.
     """
 
-    def __init__(self, site: ShapesSite, *, seed: int, pause_s: float = 0.05) -> None:
+    def __init__(self, site: ShapesSite, *, seed: int, pause_s: float = 0.05, rewrites: bool = True) -> None:
+        """`rewrites`: whether `accounts` is ever emptied."""
         self.site = site
+        self._rewrites = rewrites
         self._rng = random.Random(seed)
         self._pause_s = pause_s
         self._conninfo = site.postgres.conninfo(site.database)
@@ -103,7 +105,7 @@ class Bank:
         """One transaction."""
         source, target = self._rng.sample(range(1, ACCOUNTS + 1), 2)
         with session.transaction():
-            if self.transactions % _REWRITE_EVERY == _REWRITE_EVERY - 1:
+            if self._rewrites and self.transactions % _REWRITE_EVERY == _REWRITE_EVERY - 1:
                 self._rewrite(session)
             amount = self._rng.randint(1, 50)
             move = "UPDATE accounts SET balance = balance + %s WHERE id = %s"

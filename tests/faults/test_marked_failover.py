@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 
 import pytest
@@ -13,54 +12,17 @@ from penstock.demo.stream_reader import StreamBroken
 from penstock.kinesis.read.chain import HistoryLost, StreamGap
 from penstock.local.kinesis import LocalKinesis
 from penstock.local.postgres import PrivatePostgres
-from tests.servers.capture_site import CaptureSite, wait_until
+from tests.servers.capture_site import CaptureSite
+from tests.servers.failover_site import SLOT, FailoverSite
 from tests.servers.marked_reader import MarkedReader
-
-MARKED = {"KINESIS_MARKED_STREAM": "true", "KINESIS_MARK_INTERVAL_MS": 20}
-SLOT = "marked"
-
-
-class Servers:
-    """A primary and its standby, and captures that follow whichever leads."""
-
-    def __init__(
-        self, old: PrivatePostgres, new: PrivatePostgres, kinesis: LocalKinesis, stream: str
-    ) -> None:
-        self.old, self.new = old, new
-        hosts = {"PGHOST": "127.0.0.1,127.0.0.1", "PGPORT": f"{old.port},{new.port}"}
-        self.before, self.after = (
-            CaptureSite(server, "postgres", kinesis, stream, slot=SLOT, **MARKED, **hosts)
-            for server in (old, new)
-        )
-
-    def replicate(self) -> None:
-        ((end,),) = self.old.psql("SELECT pg_current_wal_insert_lsn()::text")
-        replayed = f"SELECT pg_last_wal_replay_lsn() >= '{end}'"
-        wait_until(lambda: self.new.psql(replayed) == [(True,)], "the standby has it all")
-
-    def cut_off(self) -> None:
-        """Let the standby get no more of the primary's log."""
-        self.new.psql("ALTER SYSTEM SET primary_conninfo = ''")
-
-    def carry_the_slot_over(self) -> None:
-        """As failover managers do where the server itself can't: the slot's file, to a stopped standby."""
-        self.old.psql("CHECKPOINT")  # what is on disk may be behind
-        self.replicate()
-        self.new.stop()
-        of_slot = ("data", "pg_replslot", SLOT)
-        shutil.copytree(self.old.directory.joinpath(*of_slot), self.new.directory.joinpath(*of_slot))
-        owner = (self.new.directory / "data").stat()
-        for path in (self.new.directory.joinpath(*of_slot), *self.new.directory.joinpath(*of_slot).iterdir()):
-            shutil.chown(path, owner.st_uid, owner.st_gid)
-        self.new.start()
 
 
 @pytest.fixture
-def servers(kinesis: LocalKinesis, stream: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers]:
+def servers(kinesis: LocalKinesis, stream: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FailoverSite]:
     for name, value in kinesis.env().items():
         monkeypatch.setenv(name, value)
     with PrivatePostgres() as old, old.standby() as new:
-        yield Servers(old, new, kinesis, stream)
+        yield FailoverSite(old, new, kinesis, stream)
 
 
 def insert(site: CaptureSite, first: int) -> None:
@@ -77,7 +39,7 @@ def pairs(first: int) -> list[list[int]]:
     return [[row, row + 1] for row in range(first, first + 6, 2)]
 
 
-def test_a_lagging_standby_with_the_slot(servers: Servers) -> None:
+def test_a_lagging_standby_with_the_slot(servers: FailoverSite) -> None:
     """Who applied no more than the standby had goes on, exactly; who applied more is told."""
     before, after = servers.before, servers.after
     before.psql("CREATE TABLE t (id int PRIMARY KEY)")
@@ -89,8 +51,6 @@ def test_a_lagging_standby_with_the_slot(servers: Servers) -> None:
         assert ids(cautious.read()) == pairs(1)
         servers.carry_the_slot_over()
         servers.cut_off()
-        servers.new.psql("SELECT pg_reload_conf()")
-        wait_until(lambda: not servers.new.psql("SELECT pid FROM pg_stat_wal_receiver"), "nobody receives")
         insert(before, 101)
         before.wait_until_confirmed()
         hasty = MarkedReader(before)
@@ -123,7 +83,7 @@ def test_a_lagging_standby_with_the_slot(servers: Servers) -> None:
     assert newcomer.offset[:3] == cautious.offset[:3]
 
 
-def test_a_standby_without_the_slot(servers: Servers) -> None:
+def test_a_standby_without_the_slot(servers: FailoverSite) -> None:
     """What nobody read is missing: a gap with both ends, and no silent hole."""
     before, after = servers.before, servers.after
     before.psql("CREATE TABLE t (id int PRIMARY KEY)")

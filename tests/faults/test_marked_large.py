@@ -15,8 +15,9 @@ from penstock.local.kinesis import LocalKinesis
 from penstock.local.postgres import PrivatePostgres
 from tests.servers.capture_site import CaptureSite
 
-GROWN_MB = 100
-"""A page of Kinesis' has up to 10 MB, and is there as an answer, as records and as rows."""
+GROWN_MB = 125
+"""A page has 10,000 records and some 10 MB. It is there as an answer, as records and as rows, and the one
+before it until the next has come."""
 
 
 @pytest.fixture

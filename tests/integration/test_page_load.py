@@ -6,6 +6,8 @@ import socket
 import time
 from urllib.parse import urlsplit
 
+import pytest
+
 from tests.servers.page_stage import PageStage
 
 WATCHED_S = 12.0
@@ -39,4 +41,16 @@ def test_traffic_and_processor_time() -> None:
     print(f"{first:,} bytes at first, {a_minute:,.0f} a minute, {share:.2%} of a core")
     assert received > first, "it goes on"
     assert first + a_minute < MOST_BYTES_A_MINUTE, "in the first minute too"
+    assert share < MOST_OF_A_CORE
+
+
+@pytest.mark.long
+def test_a_full_minute_of_it() -> None:
+    """From the first byte to the end of the minute, nothing reckoned up."""
+    with PageStage(shapes=100, failing=True) as stage:
+        before, began = stage.cpu_s(), time.monotonic()
+        received = read_events(stage.url, 60.0)
+        share = (stage.cpu_s() - before) / (time.monotonic() - began)
+    print(f"{received:,} bytes in a minute, {share:.2%} of a core")
+    assert 10_000 < received < MOST_BYTES_A_MINUTE
     assert share < MOST_OF_A_CORE

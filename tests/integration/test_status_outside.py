@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from deltalake import DeltaTable
@@ -20,7 +21,7 @@ from penstock.local.kinesis import LocalKinesis
 from penstock.local.postgres import PrivatePostgres
 from penstock.model.lsn import format_lsn
 from tests.servers.capture_site import CaptureSite, wait_until
-from tests.servers.shapes_fixtures import RunOnce
+from tests.servers.shapes_fixtures import RunOnce, Serve
 from tests.servers.shapes_site import ShapesSite, shape_lines
 
 
@@ -46,6 +47,12 @@ class Command:
         code = main(["status", *words])
         printed = self._capsys.readouterr()
         return code, printed.out, printed.err
+
+
+def metric(ops: str, name: str) -> float:
+    with urlopen(f"{ops}/metrics") as answer:
+        lines = answer.read().decode().splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
 
 
 @pytest.fixture
@@ -108,6 +115,59 @@ def test_watching(site: CaptureSite, tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         assert process.wait(10) == 130
     assert [(look["service"], look["phase"]) for look in looks] == [("capture", "not led")] * 3
+
+
+def test_shapes_that_read_a_stream(
+    shapes_site: ShapesSite, kinesis: LocalKinesis, stream: str, serve: Serve, status: Command
+) -> None:
+    shapes, site = shapes_site, CaptureSite(shapes_site.postgres, shapes_site.database, kinesis, stream)
+    shapes.sql("CREATE TABLE orders (id int PRIMARY KEY); INSERT INTO orders VALUES (1)")
+    shapes.write_file(shape_lines("orders"))
+    url = f"kinesis://{stream}?slot={site.slot}"
+    env = {**shapes.postgres.env(shapes.database), **kinesis.env(), "REPLICATION_SLOT": shapes.slot}
+    words = ("--config", str(shapes.file), "--from", url)
+    made = r"\n  shape    orders  \S+, (at most \S+ k?B behind|up to date)\n"
+
+    code, text, _ = status(env, *words)
+    assert code == 1
+    assert f"\n  {stream} has no manifests of the slot {site.slot}. Fix: " in text
+    assert " does not exist" not in text
+
+    port = str(free_port())
+    source = f"\n  stream   {stream}, of slot {site.slot}; keeps records 24 h\n"
+    ops, variables = f"http://127.0.0.1:{port}", dict[str, Any](kinesis.env(), OPS_PORT=port, STALL_S="60")
+
+    def story() -> None:
+        wait_until(lambda: re.search(made, status(env, *words)[1]), "the table is made", timeout=120)
+        wait_until(lambda: metric(ops, "penstock_source_retention_seconds") == 24 * 3600, "it was asked")
+        assert 23.9 * 3600 < metric(ops, "penstock_source_expires_seconds") <= 24 * 3600
+        assert metric(ops, "penstock_slot_read_age_seconds") == 0
+        code, text, _ = status(env, "--url", ops)
+        assert code == 0
+        assert source in text
+        code, text, _ = status(env, *words)
+        assert (code, text.partition(" (")[0]) == (0, "led, nothing wrong is seen"), text
+        assert re.search(rf"\n  leader   pid \d+ \(penstock shapes {shapes.slot}", text)
+
+    with site.capture(KINESIS_MARKED_STREAM="true") as capture:
+        capture.wait_for_log("streaming")
+        serve(shapes, story, stream=url, **variables)
+        code, text, _ = status(env, *words)
+        assert code == 1
+        assert source in text
+        assert re.search(
+            r"\n  manifest up to \S+, .* below the server's WAL; the last came \d+ s ago\n", text
+        )
+        assert re.search(made, text)
+        assert (
+            "\n  nobody leads: no process holds the slot's lock. Fix: start penstock shapes --from\n" in text
+        )
+        assert "  slot     " not in text
+
+        said = status(env, *words[:2])[1]
+        assert (
+            "which creates it; or, if they read a stream, say so here, too: --from kinesis://STREAM\n" in said
+        )
 
 
 def test_shapes(shapes_site: ShapesSite, run_once: RunOnce, status: Command) -> None:

@@ -90,7 +90,7 @@ async def forward(session: aiohttp.ClientSession, url: str, call: Call, failing:
     return Reply(200, json.dumps(answer).encode(), "partial", fates)
 
 
-def amend_summary(reply: Reply, members: Mapping[str, str]) -> Reply:
+def amend_summary(reply: Reply, members: Mapping[str, str | int]) -> Reply:
     """The same reply, with these members in the stream's summary."""
     if not members:
         return reply

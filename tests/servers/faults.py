@@ -66,7 +66,7 @@ class AmendSummary:
     """Forward the request, and change one member of the stream's summary in the answer."""
 
     member: str
-    value: str
+    value: str | int
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Plan:
     refusal: Refusal | None = None
     failing: dict[int, str] = field(default_factory=dict)
     """The error code of each record that fails, by position."""
-    summary: dict[str, str] = field(default_factory=dict)
+    summary: dict[str, str | int] = field(default_factory=dict)
     """What the answer is to say of the stream, by member."""
     delay_before_s: float = 0.0
     delay_after_s: float = 0.0

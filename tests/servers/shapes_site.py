@@ -100,6 +100,11 @@ class ShapesSite:
         env = {**self.postgres.env(self.database), "REPLICATION_SLOT": self.slot}
         return ShapesProcess(env, ("verify", "--config", str(self.file), *_SPARK, *args))
 
+    def assert_verified(self, timeout: float = 120.0, *args: str) -> None:
+        """`penstock verify` finds every table equal, be it while all is written and flushed."""
+        with self.verify(*args) as verify:
+            assert verify.wait(timeout) == 0, verify.log_text()[-4000:]
+
     def once(self, *args: str, expect: int = 0, timeout: float = 120.0, **over: str) -> list[dict[str, Any]]:
         """Run `penstock shapes --once`; returns what it logged."""
         with self.shapes("--once", *args, **over) as process:

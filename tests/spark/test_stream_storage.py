@@ -10,14 +10,18 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from structlog.testing import capture_logs
 
 from penstock.demo.stream_reader import StreamBroken
 from penstock.kinesis.marked.manifest import Manifest, ShardRange, decode, encode, partition_key
 from penstock.kinesis.marked.prefix import MarkPrefix
 from penstock.lake.comparison import Counts
+from penstock.lake.errors import StorageRefused
+from penstock.lake.storages.outside import read_table_version
 from penstock.local.kinesis import LocalKinesis
 from penstock.local.postgres import PrivatePostgres
-from penstock.model.stream_position import History
+from penstock.model.stream_position import History, StreamPosition
+from penstock.outside.shapes_look import look_at_storage
 from penstock.settings.loading import load_shapes_settings
 from penstock.shapes.definition.shapes_file import load_shapes_file
 from penstock.shapes.verify.command import VerifyRun, verify
@@ -178,3 +182,44 @@ def plant(site: StreamSite, shape: str, change: dict[str, Any]) -> None:
 
 def line(key: int, v: int) -> list[dict[str, Any]]:
     return [{"name": name, "type": "integer", "value": value} for name, value in (("id", key), ("v", v))]
+
+
+def test_a_change_that_no_record_holds(
+    site: StreamSite, run_once: RunOnce, compare: Verify, tmp_path: Path
+) -> None:
+    """Blocked, its shape waits and sends nothing; with a quarantine it goes on from there, without a gap."""
+    assert run_once(site, **site.env()) == 0
+    long = "repeat('x', 1100000)"
+    site.sql(f"INSERT INTO orders VALUES (40, 'open', 1, 'a'), (41, 'open', 1, {long}), (42, 'open', 1, 'b')")
+    site.sql("INSERT INTO lines VALUES (1, 1)")
+    with capture_logs() as said:
+        assert run_once(site, **site.env(STALL_S="15")) == 1
+    sentence = next(each["detail"] for each in said if each["event"] == "flush_failed")
+    assert sentence.startswith("shape open_orders: a change of public.orders (key: id) at ")
+    assert "and 1,048,576 are allowed. Fix: " in sentence
+    assert site.transactions("lines") == [[("I", 1)]]
+    assert site.transactions("open_orders") == []
+    records = len(site.kinesis.read_all(site.stream))
+    assert records == 2 + 1 + 1, "two beginnings, and what `lines` has told: nothing of the failed flushes"
+
+    kept = tmp_path / "quarantine"
+    policy = {"UNDELIVERABLE_POLICY": "quarantine", "QUARANTINE_URL": kept.as_uri()}
+    with capture_logs() as said:
+        assert run_once(site, **site.env(**policy)) == 0
+    assert [each["records"] for each in said if each["event"] == "record_quarantined"] == [1]
+    assert site.transactions("open_orders") == [[("I", 40), ("Q", None), ("I", 42)]]
+    (payload,) = kept.iterdir()
+    assert b"x" * 1_100_000 in payload.read_bytes()
+    problem = compare()["open_orders"].problem
+    assert problem == "1 of its changes are in quarantine, and not in the stream"
+
+    # The same is told to who has no Spark.
+    file = load_shapes_file(site.file)
+    found = look_at_storage(file, None)
+    assert found.problems == {}
+    for shape in ("open_orders", "lines"):
+        resolved = StreamPosition.parse(site.marked(shape).spoken()[-1]["resolved"])
+        assert found.tables[shape].position == (resolved.timeline, resolved.commit_lsn - 1)
+    assert found.registry is not None
+    with pytest.raises(StorageRefused, match=f"and the server is {found.registry.system_id}0"):
+        read_table_version(file, file.shapes[0], f"{found.registry.system_id}0")

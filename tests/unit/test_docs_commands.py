@@ -15,11 +15,14 @@ from penstock.settings.services import CaptureSettings, ShapesSettings
 from penstock.shapes.definition.shapes_file import load_shapes_file
 from tests.markdown_pages import PAGES, fences, words_in_code
 from tests.shell_commands import complaint, mention_complaint, simple_commands
+from tests.yaml_text import yaml_complaint
 
 NOT_OURS = {"JAVA_HOME", "NO_COLOR", "PYSPARK_PYTHON", "SPARK", "SPARK_HOME", "SPARK_LOCAL_DIRS"}
 OF_MAKE = {"BASE", "PENSTOCK_LONG_TESTS", "SOAK_MINUTES"}
 NO_VARIABLES = {"AT_TIMESTAMP", "TRIM_HORIZON", "USER_PARTITION_KEY"}
 """Words that look like variables."""
+CHECKED = {"", "console", "hcl", "json", "python", "sql", "toml", "yaml"}
+"""Languages of blocks. SQL is checked by tests/integration/test_docs_sql.py, HCL in tests/deploy/."""
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 
@@ -99,6 +102,33 @@ def test_examples_of_shapes_files_and_json_are_good(page: Path, tmp_path: Path) 
             assert load_shapes_file(file).shapes
         else:
             tomllib.loads(fence.text)
+
+
+@every_page
+def test_every_block_is_in_a_language_that_is_checked(page: Path) -> None:
+    assert {fence.language for fence in fences(page.read_text())} <= CHECKED
+
+
+@every_page
+def test_examples_of_yaml_can_be_read(page: Path) -> None:
+    assert [said for fence in fences(page.read_text(), "yaml") if (said := yaml_complaint(fence.text))] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("a: 1\nb: [1, 2]\n---\nc: {d: e}\n", None),
+        ("a: 1\n b: 2\n", "line 2"),
+        ("a: [1\n", "line 2"),
+        ("a: 1\na: 2\n", "'a' stands there twice"),
+        ("- b:\n    c: 1\n    c: 1\n", "'c' stands there twice"),
+        ("just words\n", "neither a mapping nor a list"),
+        ("", "neither a mapping nor a list"),
+    ],
+)
+def test_what_is_seen_in_yaml(text: str, found: str | None) -> None:
+    said = yaml_complaint(text)
+    assert said is None if found is None else said is not None and found in said
 
 
 @pytest.mark.parametrize(

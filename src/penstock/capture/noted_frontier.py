@@ -172,11 +172,11 @@ class NotedFrontier:
         self._wake.set()
 
     async def run(self) -> None:
-        """Keep the note up with the frontier until cancelled."""
-        while True:
+        """Keep the note up with the frontier until cancelled; without a store there is nothing to do."""
+        while self._store is not None:
             due_at = self._pace.due_at(self._tracker.frontier_lsn, self._accepted())
             now = time.monotonic()
-            if due_at is not None and due_at <= now and self._store is not None:
+            if due_at is not None and due_at <= now:
                 await self.catch_up()
                 continue
             wait_s = _LOOK_EVERY_S if due_at is None else min(_LOOK_EVERY_S, due_at - now)

@@ -55,19 +55,21 @@ class Wal2JsonKeyScanner:
 
     def scan(self, payload: bytes) -> str | None:
         """The key, if the payload looks as expected."""
-        self.relation = None
         start = payload.find(_SCHEMA)
         list_at = payload.find(_FIRST_LIST, start)
         template = self._templates.get((payload[_ACTION], payload[start:list_at]))
         if template is None or not payload.endswith(template.tail):
+            self.relation = None
             return None
         value = _number_behind(payload, template.marker, list_at)
         if value is None:
+            self.relation = None
             return None
         if template.identity is not None:
             # The identity stands last before `pk`: nothing but the key's value may be between them.
             old = payload[payload.rfind(template.identity) + len(template.identity) : -len(template.tail)]
             if not old.endswith(b"}],") or not old[:-3].isdigit():
+                self.relation = None
                 return None
         self.relation = template.relation
         return template.prefix + value.decode()

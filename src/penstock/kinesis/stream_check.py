@@ -23,10 +23,12 @@ _NO_SUCH_STREAM: Final = "ResourceNotFoundException"
 _USABLE: Final = frozenset({"ACTIVE", "UPDATING"})
 
 
-def check_stream(settings: KinesisSettings, *, keys_matter: bool = True) -> Finding:
+def check_stream(
+    settings: KinesisSettings, *, keys_matter: bool = True, named_by: str = "KINESIS_STREAM"
+) -> Finding:
     """Ask for the stream's summary, as a capture would; blocks for some seconds at most.
 
-    SettingsError if the AWS configuration is no good.
+    `named_by`: where its name stands. SettingsError if the AWS configuration is no good.
     """
     client = KinesisClient(
         stream=settings.stream,
@@ -40,11 +42,11 @@ def check_stream(settings: KinesisSettings, *, keys_matter: bool = True) -> Find
     finally:
         client.close()
     if isinstance(summary, Failed):
-        return judge_refusal(settings, summary)
-    return judge_stream(settings, summary, keys_matter=keys_matter)
+        return judge_refusal(settings, summary, named_by)
+    return judge_stream(settings, summary, keys_matter=keys_matter, named_by=named_by)
 
 
-def judge_refusal(settings: KinesisSettings, failed: Failed) -> Finding:
+def judge_refusal(settings: KinesisSettings, failed: Failed, named_by: str = "KINESIS_STREAM") -> Finding:
     """What an error of DescribeStreamSummary means."""
     code = failed.code
     if code == NO_CREDENTIALS.code:
@@ -71,7 +73,7 @@ def judge_refusal(settings: KinesisSettings, failed: Failed) -> Finding:
             "stream",
             f"{settings.stream!r} does not exist in {settings.region}",
             f"aws kinesis create-stream --stream-name {settings.stream_name} --region {settings.region},"
-            " or correct KINESIS_STREAM and AWS_REGION",
+            f" or correct {named_by} and AWS_REGION",
         )
     if failed.stream_fault:
         return Finding.fail("stream", f"{code}: {failed.message}", "fix the credentials or the stream")
@@ -83,7 +85,11 @@ def judge_refusal(settings: KinesisSettings, failed: Failed) -> Finding:
 
 
 def judge_stream(
-    settings: KinesisSettings, summary: Mapping[str, Any], *, keys_matter: bool = True
+    settings: KinesisSettings,
+    summary: Mapping[str, Any],
+    *,
+    keys_matter: bool = True,
+    named_by: str = "KINESIS_STREAM",
 ) -> Finding:
     """What DescribeStreamSummary says, against our settings."""
     status = summary.get("StreamStatus", "unknown")
@@ -94,7 +100,7 @@ def judge_stream(
         f" encryption {summary.get('EncryptionType', 'NONE')}"
     )
     if status not in _USABLE:
-        return Finding.fail("stream", found, "wait until it is ACTIVE, or choose another KINESIS_STREAM")
+        return Finding.fail("stream", found, f"wait until it is ACTIVE, or choose another {named_by}")
     if keys_matter and ignores_keys(summary):
         why, _, fix = KEYS_IGNORED.message.partition(" Fix: ")
         return Finding.fail("stream", f"{found}; {why}", fix)

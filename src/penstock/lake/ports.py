@@ -203,6 +203,8 @@ class JobDone(NamedTuple):
     """Changes applied, or rows copied."""
     needs_upkeep: bool = False
     """Whether the table's upkeep is due, as the table itself tells."""
+    quarantined: int = 0
+    """Changes that no record of a stream can hold, and that are in quarantine now."""
 
 
 class ShapeJobs(Protocol):

@@ -61,3 +61,8 @@ class History(NamedTuple):
         """
         ended = (old for old, switch in self.switch_points.items() if lsn <= switch)
         return StreamPosition(min(ended, default=self.timeline), lsn)
+
+    def has(self, boundary: StreamPosition) -> bool:
+        """Whether everything before a boundary has happened here."""
+        left = self.switch_points.get(boundary.timeline)
+        return boundary.timeline == self.timeline if left is None else boundary.commit_lsn <= left

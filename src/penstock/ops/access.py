@@ -22,7 +22,8 @@ class Access:
        whose name was made to lead here (DNS rebinding) sends its own name.
     2. With a token everything needs it but the probes, what a login shows, and `/metrics` if that was opened.
     3. The token comes as `Authorization: Bearer`, or its holder has a cookie. That is no token: it is an
-       expiry signed with the token, so that any replica with the same token takes it, for SESSION_S.
+       expiry signed with the token, so that any replica with the same token takes it, for SESSION_S. What
+       an open page is told ends with it.
     4. Whatever is compared with a secret is compared in constant time.
     """
 
@@ -73,10 +74,15 @@ class Access:
 
     def is_cookie(self, value: str, now: float) -> bool:
         """Whether we gave it out, and not too long ago."""
+        ends_at = self.cookie_ends_at(value)
+        return ends_at is not None and now < ends_at
+
+    def cookie_ends_at(self, value: str) -> float | None:
+        """Until when it counts, in Unix seconds; None if we didn't give it out."""
         expires, _, signature = value.partition(".")
         if self._token is None or not (expires.isascii() and expires.isdecimal() and signature.isascii()):
-            return False
-        return hmac.compare_digest(self._sign(expires), signature) and now < int(expires)
+            return None
+        return int(expires) if hmac.compare_digest(self._sign(expires), signature) else None
 
     def _sign(self, text: str) -> str:
         return hmac.new(self._token or b"", f"penstock page {text}".encode(), hashlib.sha256).hexdigest()

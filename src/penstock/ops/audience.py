@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 import zlib
 from collections.abc import AsyncGenerator, Callable
@@ -32,7 +33,8 @@ class Audience:
         self._has_login = has_login
         self._history = History()
         self._bulletin = Bulletin()
-        self._pages: set[_Queue] = set()
+        self._pages: dict[_Queue, float] = {}
+        """Each with the time at which its session ends, in Unix seconds."""
 
     @property
     def is_full(self) -> bool:
@@ -44,6 +46,7 @@ class Audience:
         next_point = 0.0
         while True:
             now, at = time.monotonic(), time.time()
+            self._end_sessions(at)
             if self._pages or now >= next_point:
                 status = self._status()
                 point = None
@@ -57,19 +60,22 @@ class Audience:
                     self._tell(_event("news", {"at": round(at), **news}))
             await asyncio.sleep(_TICK_S)
 
-    async def listen(self) -> AsyncGenerator[bytes, None]:
-        """The events for one page: first all that is known, then what is new; ends when we do."""
+    async def listen(self, ends_at: float = math.inf) -> AsyncGenerator[bytes, None]:
+        """The events for one page: first all that is known, then what is new; ends when we do.
+
+        `ends_at`: when its session ends, in Unix seconds; it is hung up on within a second.
+        """
         queue: _Queue = asyncio.Queue(_MOST_WAITING)
         at = time.time()
         if not self._pages:
             self._bulletin.restart(self._status(), at, time.monotonic())
         queue.put_nowait(_event("all", {"at": round(at), **self._bulletin.all, **self._beside()}))
-        self._pages.add(queue)
+        self._pages[queue] = ends_at
         try:
             while (event := await queue.get()) is not None:
                 yield event
         finally:
-            self._pages.discard(queue)
+            self._pages.pop(queue, None)
 
     def _beside(self) -> dict[str, Any]:
         return {"history": self._history.points, "login": self._has_login}
@@ -77,6 +83,10 @@ class Audience:
     def dismiss(self) -> None:
         """Hang up on everybody."""
         for queue in list(self._pages):
+            self._hang_up(queue)
+
+    def _end_sessions(self, at: float) -> None:
+        for queue in [queue for queue, ends_at in self._pages.items() if ends_at <= at]:
             self._hang_up(queue)
 
     def _tell(self, event: bytes) -> None:
@@ -87,7 +97,7 @@ class Audience:
                 queue.put_nowait(event)
 
     def _hang_up(self, queue: _Queue) -> None:
-        self._pages.discard(queue)
+        self._pages.pop(queue, None)
         while queue.full():
             queue.get_nowait()
         queue.put_nowait(None)

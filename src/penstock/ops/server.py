@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import math
 import socket
 import time
 from collections.abc import Awaitable, Callable
@@ -132,6 +133,13 @@ class OpsServer:
         value = request.cookies.get(self._access.cookie_name)
         return value is not None and self._access.is_cookie(value, time.time())
 
+    def _ends_at(self, request: web.Request) -> float:
+        """Until when it may be answered, in Unix seconds: who shows the token itself has no session."""
+        access, value = self._access, request.cookies.get(self._access.cookie_name)
+        ends_at = None if value is None else access.cookie_ends_at(value)
+        is_shown = access.bears_token(request.headers.get("Authorization", ""))
+        return math.inf if ends_at is None or is_shown else ends_at
+
     async def _refuse(self, request: web.Request) -> web.Response:
         """A wrong token: said in the log, and after a while to whoever gave it."""
         if self._wrong >= _MOST_WRONG:
@@ -177,7 +185,7 @@ class OpsServer:
             answer.headers["Content-Encoding"] = "gzip"
         await answer.prepare(request)
         with suppress(ConnectionError):
-            async with aclosing(self._audience.listen()) as events:
+            async with aclosing(self._audience.listen(self._ends_at(request))) as events:
                 async for event in events:
                     await answer.write(event if squeezer is None else squeezer.squeeze(event))
         return answer

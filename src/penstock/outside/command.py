@@ -11,11 +11,13 @@ import msgspec
 
 from penstock.abandonable import in_daemon_thread
 from penstock.errors import PenstockError, PostgresError
+from penstock.kinesis.read.marked_stream import StreamAddress
 from penstock.model.shape import ShapesFile
 from penstock.ops.status_command import NoAnswer, as_json, ask, exit_code
-from penstock.outside.judgement import judge_capture, judge_shapes
-from penstock.outside.postgres_look import PostgresLook
-from penstock.outside.shapes_look import look_at_storage
+from penstock.outside.judgement import decide_actions, judge_capture, judge_shapes, needed_position
+from penstock.outside.postgres_look import PostgresFacts, PostgresLook
+from penstock.outside.shapes_look import StorageFacts, look_at_storage
+from penstock.outside.source_look import SourceFacts, SourceLook
 from penstock.outside.words import in_words
 from penstock.settings.services import ShapesSettings, SlotSettings
 from penstock.status.model import Status
@@ -87,12 +89,15 @@ class Anybody:
 
 
 class Storage:
-    """Postgres, the registry and the tables, for shapes. PostgresError, RegistryError."""
+    """Postgres, registry, tables, and a stream if there is one, for shapes. PostgresError, RegistryError."""
 
-    def __init__(self, settings: ShapesSettings, file: ShapesFile) -> None:
+    def __init__(self, settings: ShapesSettings, file: ShapesFile, stream: StreamAddress | None) -> None:
         self._file = file
         self._replication = settings.replication
+        self._stall_s = settings.change_log.stall_s
         self._look = PostgresLook(settings.replication, settings.leader)
+        self._source = None if stream is None else SourceLook(stream)
+        self._tells = f"slot {settings.replication.slot}" if stream is None else f"stream {stream.stream}"
 
     async def tell(self) -> Told:
         """See Teller."""
@@ -100,14 +105,34 @@ class Storage:
         system_id = None if postgres.server is None else postgres.server.system_id
         storage = await in_daemon_thread(look_at_storage, self._file, system_id)
         wal_lsn = await self._look.wal_lsn()
-        now = time.monotonic()
-        status = judge_shapes(self._replication, postgres, self._file, storage, wal_lsn, now)
-        source = f"slot {self._replication.slot}, as Postgres and {self._file.storage} tell"
-        return Told(status, source)
+        source = await self._look_at_source(postgres, storage, wal_lsn)
+        status = judge_shapes(
+            self._replication,
+            postgres,
+            self._file,
+            storage,
+            wal_lsn,
+            time.monotonic(),
+            source,
+            stall_s=self._stall_s,
+        )
+        return Told(status, f"{self._tells}, as Postgres and {self._file.storage} tell")
+
+    async def _look_at_source(
+        self, postgres: PostgresFacts, storage: StorageFacts, wal_lsn: int
+    ) -> SourceFacts | None:
+        if self._source is None:
+            return None
+        slot = self._replication.slot
+        actions = decide_actions(slot, postgres, self._file, storage, wal_lsn, from_stream=True)
+        needed = needed_position(postgres, storage, actions)
+        return await in_daemon_thread(self._source.look, needed)
 
     def close(self) -> None:
         """See Teller."""
         self._look.close()
+        if self._source is not None:
+            self._source.close()
 
 
 def show_status(teller: Teller, *, json: bool, watch_s: float | None) -> int:

@@ -6,7 +6,9 @@
 3. Shapes: what a start would decide of each table now is decided here too, by the same rules.
 4. A table has everything up to its own offset; and if it counts, everything that the slot was confirmed to.
    What lies between that and the end of the WAL may be no change of its at all: "at most" so much is lacking.
-5. What can't be told is said, and is no reason.
+5. Shapes that read a marked stream need no slot: whoever holds the lock leads. The stream has to be written,
+   and to reach back to what the slowest of their tables holds.
+6. What can't be told is said, and is no reason.
 """
 
 from __future__ import annotations
@@ -22,12 +24,22 @@ from penstock.lake.ports import TableVersion
 from penstock.model.log_offset import LogOffset
 from penstock.model.shape import Shape, ShapesFile
 from penstock.model.snapshot_again import SnapshotAgain
+from penstock.model.stream_position import History, StreamPosition
 from penstock.outside.postgres_look import PostgresFacts, holder_text
 from penstock.outside.shapes_look import StorageFacts
+from penstock.outside.source_judgement import source_reading, source_reasons, with_newest
+from penstock.outside.source_look import SourceFacts
 from penstock.postgres.slot.state import check_slot
 from penstock.settings.postgres import ReplicationSettings
 from penstock.shapes.pace.held import whole
-from penstock.shapes.registry.decisions import Action, Continue, Refuse, ServerFacts, decide
+from penstock.shapes.registry.decisions import (
+    Action,
+    Continue,
+    Refuse,
+    ServerFacts,
+    decide,
+    needed_lsn,
+)
 from penstock.shapes.registry.registry import Registry
 from penstock.status.board import StatusBoard
 from penstock.status.health import Health
@@ -38,6 +50,8 @@ LED: Final = "led"
 PREPARING: Final = "preparing"
 NOT_LED: Final = "not led"
 
+_OR_FROM: Final = "; or, if they read a stream, say so here, too: --from kinesis://STREAM"
+_SAY_FROM: Final = ". Fix: if it reads a stream, say so here, too: --from kinesis://STREAM"
 _ASK_IT: Final = (
     "what only a process can tell: its phase, seconds behind, rates, queues, what it complains of"
     " (--url asks one)"
@@ -69,11 +83,19 @@ def judge_shapes(
     storage: StorageFacts,
     wal_lsn: int,
     now: float,
+    source: SourceFacts | None = None,
+    *,
+    stall_s: float = 60.0,
 ) -> Status:
-    """The status of shapes."""
-    actions = _actions(replication.slot, postgres, file, storage, wal_lsn)
+    """The status of shapes; `source`: the stream that they read, which is silent for `stall_s` at most."""
+    actions = decide_actions(
+        replication.slot, postgres, file, storage, wal_lsn, from_stream=source is not None
+    )
     slot = postgres.slot
-    confirmed = 0 if slot is None else slot.confirmed_flush_lsn or 0
+    if source is not None:
+        confirmed = 0 if storage.registry is None else storage.registry.ceiling_lsn
+    else:
+        confirmed = 0 if slot is None else slot.confirmed_flush_lsn or 0
     tables = [_table(shape, storage, actions.get(shape.name), confirmed, wal_lsn) for shape in file.shapes]
     refused = dict.fromkeys(action.sentence for action in actions.values() if isinstance(action, Refuse))
     # Shapes keep a registry instead of a note.
@@ -88,7 +110,23 @@ def judge_shapes(
             "whether the rows are those of Postgres (penstock verify tells)",
         ],
     )
-    return _status("shapes", replication, postgres, outside, list(refused), now)
+    if source is None:
+        return _status("shapes", replication, postgres, outside, list(refused), now)
+    outside = with_newest(outside, source)
+    reasons = [*refused, *source_reasons(source, postgres.server, stall_s)]
+    status = _status("shapes", replication, postgres, outside, reasons, now, from_stream=True)
+    return structs.replace(status, source=source_reading(source))
+
+
+def needed_position(
+    postgres: PostgresFacts, storage: StorageFacts, actions: Mapping[str, Action]
+) -> StreamPosition | None:
+    """Where in a stream the slowest shape needs changes from; None: all begin with a snapshot."""
+    if postgres.server is None or storage.registry is None:
+        return None
+    lsn = needed_lsn(actions.values(), storage.registry.ceiling_lsn)
+    history = History(postgres.server.timeline, postgres.server.switch_points)
+    return None if lsn is None else history.boundary(lsn)
 
 
 def _status(
@@ -98,12 +136,18 @@ def _status(
     outside: OutsideReading,
     more_reasons: list[str],
     now: float,
+    *,
+    from_stream: bool = False,
 ) -> Status:
     slot, holder = postgres.slot, postgres.holder
     board = StatusBoard(service, Health(), clock=lambda: now)
     board.note_slot(slot, postgres.slot_read_at)
-    reasons = [*_slot_reasons(service, replication, postgres), *more_reasons]
-    leads = holder is not None and holder.reads_slot == replication.slot
+    if from_stream:
+        reasons = [] if holder is not None else [_nobody_leads("shapes --from")]
+    else:
+        reasons = _slot_reasons(service, replication, postgres)
+    reasons += more_reasons
+    leads = holder is not None and (from_stream or holder.reads_slot == replication.slot)
     return Status(
         service,
         NOT_LED if holder is None else LED if leads else PREPARING,
@@ -126,7 +170,7 @@ def _slot_reasons(service: str, replication: ReplicationSettings, postgres: Post
     if slot is None:
         reasons.append(
             f"slot {name} does not exist: nobody has run here yet, or somebody dropped it."
-            f" Fix: start penstock {service}, which creates it"
+            f" Fix: start penstock {service}, which creates it" + _OR_FROM * (service == "shapes")
         )
     else:
         try:
@@ -139,21 +183,35 @@ def _slot_reasons(service: str, replication: ReplicationSettings, postgres: Post
             " LEADER_LOCK_KEY_OVERRIDE. Fix: end it, or use one key"
         )
     elif holder is None:
-        reasons.append(f"nobody leads: no process holds the slot's lock. Fix: start penstock {service}")
+        reasons.append(_nobody_leads(service))
     elif holder.reads_slot != name:
         what = "no slot yet" if holder.reads_slot is None else f"slot {holder.reads_slot}"
-        reasons.append(f"{holder_text(holder)} holds the lock and reads {what}")
+        hint = _SAY_FROM * (service == "shapes" and holder.reads_slot is None)
+        reasons.append(f"{holder_text(holder)} holds the lock and reads {what}{hint}")
     return reasons
 
 
-def _actions(
-    slot: str, postgres: PostgresFacts, file: ShapesFile, storage: StorageFacts, wal_lsn: int
+def _nobody_leads(command: str) -> str:
+    return f"nobody leads: no process holds the slot's lock. Fix: start penstock {command}"
+
+
+def decide_actions(
+    slot: str,
+    postgres: PostgresFacts,
+    file: ShapesFile,
+    storage: StorageFacts,
+    wal_lsn: int,
+    *,
+    from_stream: bool = False,
 ) -> Mapping[str, Action]:
     """What a start would do with each shape whose table could be read; nothing without a server's history."""
     identity = postgres.server
     if identity is None:
         return {}
     confirmed = None if postgres.slot is None else postgres.slot.confirmed_flush_lsn
+    if from_stream:
+        # As Preparation does it: whether the stream reaches back far enough is seen there.
+        slot, confirmed = slot if storage.registry is None else storage.registry.slot, 0
     server = ServerFacts(*identity, slot, confirmed, wal_lsn)
     shapes = [shape for shape in file.shapes if shape.name in storage.tables]
     offsets = {name: _offset(table) for name, table in storage.tables.items() if table.version >= 0}

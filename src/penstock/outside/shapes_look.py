@@ -33,7 +33,7 @@ def look_at_storage(file: ShapesFile, system_id: str | None) -> StorageFacts:
     `system_id`: the server's, if it is known; else the registry's counts. RegistryError if the registry can't
     be read.
     """
-    registry = open_registry(file.storage).read()
+    registry = open_registry(file.registry_at).read()
     known = system_id if registry is None else registry.system_id
     if known is None:
         return StorageFacts(registry, {}, {shape.name: "the server's system id" for shape in file.shapes})

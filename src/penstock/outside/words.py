@@ -29,6 +29,12 @@ def _outside_lines(outside: OutsideReading, slot: SlotReading) -> Iterator[str]:
             f"  server   WAL up to {format_lsn(outside.wal_lsn)}, {behind} above what is confirmed;"
             f" wal_status {outside.wal_status}"
         )
+    if outside.manifest_lsn is not None and outside.manifest_age_s is not None:
+        behind = format_size(max(0, outside.wal_lsn - outside.manifest_lsn))
+        yield (
+            f"  manifest up to {format_lsn(outside.manifest_lsn)}, {behind} below the server's WAL; the last"
+            f" came {outside.manifest_age_s:.0f} s ago"
+        )
     leader = "nobody" if outside.leader is None else outside.leader
     watched = f"; processes that watch the slot: {outside.processes}" if outside.processes else ""
     yield f"  leader   {leader}{watched}"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+import socket
 import traceback
+from contextlib import suppress
 from typing import Any, Final
 
 import psycopg
@@ -138,6 +140,29 @@ def _forget_attempt(error: BaseException) -> None:
     while each is not None:
         traceback.clear_frames(each.__traceback__)
         each = each.__context__
+
+
+def hang_up(connection: AsyncConnection) -> None:
+    """Close a connection at once. Whoever waits for an answer on it gets an error, and may be cancelled.
+
+    A task that was woken by an answer goes on with libpq's own structure, and the process would end if that
+    was freed meanwhile (psycopg keeps a bare pointer). So a connection that is busy is only cut off: libpq
+    knows it for dead, and its memory is freed with the object.
+    """
+    if not connection.lock.locked():
+        connection.pgconn.finish()
+        return
+    if connection.closed:
+        return
+    is_cut_off = False
+    with suppress(OSError), socket.socket(fileno=os.dup(connection.pgconn.socket)) as line:
+        line.shutdown(socket.SHUT_RDWR)
+        is_cut_off = True
+    with suppress(psycopg.Error):
+        # The end is an error. A line that can't be cut off is dead, and says so at once, or has no end.
+        connection.pgconn.consume_input()
+        while is_cut_off:
+            connection.pgconn.consume_input()
 
 
 def with_options(parameters: dict[str, Any], options: str) -> dict[str, Any]:

@@ -86,6 +86,12 @@ class KinesisSettings(Group):
         return self.stream if arn is None else arn[2]
 
 
+class RecordSettings(Group):
+    """What shapes put into a stream that is their storage; its name stands in their file."""
+
+    max_record_bytes: RequestBytes = Field(default=MIB, validation_alias="KINESIS_MAX_RECORD_BYTES")
+
+
 class PartitionKeySettings(Group):
     """How a record gets its partition key."""
 

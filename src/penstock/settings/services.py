@@ -12,6 +12,7 @@ from penstock.settings.kinesis import (
     KinesisSettings,
     MarkedStreamSettings,
     PartitionKeySettings,
+    RecordSettings,
     RequestTimeouts,
     UndeliverableSettings,
 )
@@ -124,6 +125,8 @@ class ShapesSettings(Group):
     replication: ReplicationSettings
     leader: LeaderSettings
     change_log: ChangeLogSettings
+    records: RecordSettings
+    undeliverable: UndeliverableSettings
     ops: OpsSettings
     log: LogSettings
 

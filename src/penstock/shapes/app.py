@@ -27,6 +27,7 @@ from penstock.lake.ports import ShapeJobs
 from penstock.lake.spark.session_conf import check_conf
 from penstock.lake.spark.spark_session import open_session, stop_session
 from penstock.lake.storages.opening import Source, open_jobs
+from penstock.lake.stream.keeping import Keeping
 from penstock.model.relation import Relation
 from penstock.model.shape import ShapesFile
 from penstock.ops.access import Access
@@ -56,6 +57,7 @@ from penstock.shapes.slot_leadership import PostgresLeadership
 from penstock.shapes.stream_leadership import KinesisLeadership
 from penstock.status.board import StatusBoard
 from penstock.status.health import Health, Phase
+from penstock.status.model import SourceReading
 from penstock.status.shapes_metrics import ShapesMetrics
 
 _SAY_AFTER_S: Final = 5.0
@@ -94,7 +96,9 @@ class ShapesApp:
         self._progress = progress
         self._health = Health()
         self._metrics = ShapesMetrics()
-        self._board = StatusBoard("shapes", self._health)
+        stream = run.stream
+        source = None if stream is None else SourceReading(stream.stream, stream.slot)
+        self._board = StatusBoard("shapes", self._health, source=source)
         self._cycle = LeaderCycle(
             self._health, standby_retry_interval_s=settings.leader.standby_retry_interval_s
         )
@@ -144,7 +148,8 @@ class ShapesApp:
         await monitor.run()
 
     async def _serve(self) -> int:
-        give_up_at = time.monotonic() + self._settings.change_log.stall_s
+        stall_s = self._settings.change_log.stall_s
+        give_up_at, confirmed_lsn = time.monotonic() + stall_s, 0
         while not self._cycle.stop.is_set():
             self._leadership = leadership = self._new_leadership()
             try:
@@ -162,9 +167,12 @@ class ShapesApp:
             except Exception as error:
                 if self._run.once and isinstance(error, NeedsOperator):
                     raise
+                # One that led for so long has seen to it itself that something moves.
+                has_moved = time.monotonic() - leadership.led_since >= stall_s
+                has_moved = has_moved or leadership.confirmed_lsn > confirmed_lsn
                 await self._cycle.recover(error)
-                if leadership.has_led:
-                    give_up_at = time.monotonic() + self._settings.change_log.stall_s
+                if has_moved:
+                    give_up_at, confirmed_lsn = time.monotonic() + stall_s, leadership.confirmed_lsn
                 if self._run.once and time.monotonic() > give_up_at:
                     _log.error("stalled", detail=str(error))
                     return exit_codes.FAILED
@@ -211,7 +219,10 @@ class ShapesApp:
         self._identity = identity
         plugin = self._settings.replication.output_plugin
         source = Source(identity.system_id, identity.timeline, plugin, identity.switch_points)
-        return open_jobs(self._spark, file, source)
+        undeliverable = self._settings.undeliverable
+        url = undeliverable.quarantine_url if undeliverable.policy == "quarantine" else None
+        keeping = Keeping(self._settings.records.max_record_bytes, url)
+        return open_jobs(self._spark, file, source, keeping)
 
     async def _check_shapes(self) -> None:
         """Refuse what can't work before anything starts; waits for a Postgres that doesn't answer."""

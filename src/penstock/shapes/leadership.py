@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Set
@@ -31,7 +32,7 @@ from penstock.shapes.pace.flush_plan import FlushLimits
 from penstock.shapes.preparation import Preparation, Prepared
 from penstock.shapes.readings import ShapeLine
 from penstock.shapes.registry.registry import RegistryStore
-from penstock.shapes.wiring import Database, ShapesPipeline
+from penstock.shapes.wiring import Database, ShapesPipeline, Workplace
 from penstock.status.board import StatusBoard
 from penstock.status.health import Fault, Health, Phase
 from penstock.status.shapes_metrics import ShapesMetrics
@@ -117,6 +118,8 @@ class ShapesLeadership(ABC):
         self._said: dict[str, float] = {}
         """When each complaint was last logged."""
         self.has_led = False
+        self.led_since = math.inf
+        """When it began to lead."""
         self.confirmed_lsn = 0
 
     async def run(self) -> AnotherLeads | None:
@@ -170,9 +173,9 @@ class ShapesLeadership(ABC):
     async def _say_last(self, pipeline: ShapesPipeline, freshness: Freshness) -> None:
         """Tell the source, at the end, how far the tables are."""
 
-    @property
-    def _limits(self) -> FlushLimits:
-        return FlushLimits(flushes=self._settings.change_log.max_flushes)
+    def _workplace(self, jobs: ShapeJobs) -> Workplace:
+        limits = FlushLimits(flushes=self._settings.change_log.max_flushes)
+        return Workplace(jobs, self._threads, limits, self._metrics.quarantined.inc)
 
     @property
     def _database(self) -> Database:
@@ -193,7 +196,7 @@ class ShapesLeadership(ABC):
         self._board.lead(
             lambda: pipeline.readings.reading(freshness.age_s(awake_or_asleep()), time.monotonic())
         )
-        self.has_led = True
+        self.has_led, self.led_since = True, time.monotonic()
         self._metrics.leaderships.inc()
         _log.info("streaming", shapes=len(self.file.shapes), **said)
         try:

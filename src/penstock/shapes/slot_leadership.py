@@ -23,7 +23,7 @@ from penstock.postgres.timeline import ServerIdentity, flushed_lsn
 from penstock.shapes.feed.from_postgres import Incoming
 from penstock.shapes.leadership import UPKEEP_EVERY_S, ShapesLeadership
 from penstock.shapes.preparation import Prepared
-from penstock.shapes.wiring import PostgresPipeline, ShapesPipeline, Workplace
+from penstock.shapes.wiring import PostgresPipeline, ShapesPipeline
 
 _OLD_RUNS_EVERY_S: Final = 300.0
 
@@ -53,7 +53,7 @@ class PostgresLeadership(ShapesLeadership):
             prepared,
             incoming=Incoming(stream, decoder, freshness, self._line.timings.heartbeat_s, left_out),
             log=log,
-            workplace=Workplace(jobs, self._threads, self._limits),
+            workplace=self._workplace(jobs),
             database=self._database,
             say_needed=self._preparation.say_needed,
         )

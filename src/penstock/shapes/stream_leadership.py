@@ -11,6 +11,7 @@ import structlog
 
 from penstock.kinesis.read.errors import StreamReadError
 from penstock.kinesis.read.marked_stream import MarkedStream, StreamAddress
+from penstock.kinesis.read.retention import LEAST, is_late, late_sentence
 from penstock.lake.ports import ShapeJobs
 from penstock.model.lsn import format_lsn
 from penstock.model.stream_position import History
@@ -20,11 +21,8 @@ from penstock.postgres.timeline import ServerIdentity, inserted_lsn
 from penstock.shapes.leadership import UPKEEP_EVERY_S, ShapesLeadership
 from penstock.shapes.preparation import Prepared
 from penstock.shapes.stream_wiring import KinesisPipeline, Streamed, position_to_begin
-from penstock.shapes.wiring import ShapesPipeline, Workplace
+from penstock.shapes.wiring import ShapesPipeline
 
-_LATE: Final = 0.5
-"""Of the stream's retention: whoever is further behind than this is complained of."""
-_LEAST_RETENTION: Final = timedelta(hours=24)
 _RETENTION_EVERY_S: Final = 300.0
 
 _log = structlog.get_logger()
@@ -47,14 +45,14 @@ class KinesisLeadership(ShapesLeadership):
         stream = await asyncio.to_thread(MarkedStream, self._address)
         try:
             begins = await self._line.kept_awake(asyncio.to_thread(stream.begin, position))
-            retention = await self._line.kept_awake(_retention(stream, _LEAST_RETENTION))
+            retention = await self._line.kept_awake(_retention(stream, LEAST))
             vouched = await self._line.vouch()
             self._mover = mover = SlotMover(await self._line.connect(), prepared.keeper.registry.slot)
             pipeline = KinesisPipeline(
                 self.file.shapes,
                 prepared,
                 streamed=Streamed(self._address, stream, begins, identity.system_id, history, mover.move),
-                workplace=Workplace(jobs, self._threads, self._limits),
+                workplace=self._workplace(jobs),
                 database=self._database,
                 say_needed=self._preparation.say_needed,
             )
@@ -86,7 +84,10 @@ class KinesisLeadership(ShapesLeadership):
             if now - asked_at >= _RETENTION_EVERY_S:
                 asked_at, retention = now, await _retention(stream, retention)
             ledger.log.trim(ledger.tracker.minimum)
-            self._report(pipeline, now, _late(pipeline, retention))
+            shape, age = ledger.oldest_needed(datetime.now(UTC), now)
+            self._board.note_source(retention.total_seconds(), age.total_seconds())
+            late = {shape: late_sentence(f"shape {shape}", age, retention)} if is_late(age, retention) else {}
+            self._report(pipeline, now, late)
             await asyncio.sleep(UPKEEP_EVERY_S)
 
 
@@ -97,18 +98,3 @@ async def _retention(stream: MarkedStream, known: timedelta) -> timedelta:
     except StreamReadError as error:
         _log.warning("retention_unknown", detail=str(error), taken_h=known.total_seconds() / 3600)
         return known
-
-
-def _late(pipeline: KinesisPipeline, retention: timedelta) -> dict[str, str]:
-    """A sentence on the shape that is furthest behind, if the stream may soon forget what it needs."""
-    behind = pipeline.ledger.tracker.stalled(time.monotonic(), 0.0)
-    oldest = pipeline.ledger.log.oldest_needed(behind[0].offset) if behind else None
-    age = timedelta() if oldest is None else datetime.now(UTC) - oldest
-    if age < _LATE * retention:
-        return {}
-    hours, kept = age.total_seconds() / 3600, retention.total_seconds() / 3600
-    return {
-        behind[0].shape: f"shape {behind[0].shape} needs changes that came into the stream {hours:.1f} h ago,"
-        f" which keeps records for {kept:.0f} h. Fix: let it keep them longer (aws kinesis"
-        " increase-stream-retention-period) until the shape has caught up; else it is snapshotted again"
-    }

@@ -24,6 +24,7 @@ from penstock.shapes.pace.flush_plan import FlushPlan
 from penstock.shapes.pace.flush_tracker import FlushTracker
 from penstock.shapes.pace.held import Held, whole
 from penstock.shapes.preparation import Prepared
+from penstock.shapes.registry.decisions import needed_lsn
 from penstock.shapes.wiring import Database, ShapesPipeline, Start, Workplace, trees_at_start
 
 
@@ -41,16 +42,9 @@ class Streamed(NamedTuple):
 
 
 def position_to_begin(prepared: Prepared, history: History) -> StreamPosition | None:
-    """Where the first table that goes on needs changes from; None if none does.
-
-    The registry's ceiling says of all of them that they have everything below it, also of those whose tables
-    were not written for long.
-    """
-    offsets = Start.of(prepared).offsets.values()
-    if not offsets:
-        return None
-    needed = min(offset.tx_offset for offset in offsets) + 1
-    return history.boundary(max(needed, prepared.keeper.registry.ceiling_lsn))
+    """Where the first table that goes on needs changes from; None if none does."""
+    lsn = needed_lsn(prepared.actions, prepared.keeper.registry.ceiling_lsn)
+    return None if lsn is None else history.boundary(lsn)
 
 
 class KinesisPipeline(ShapesPipeline):

@@ -54,6 +54,7 @@ class Workplace(NamedTuple):
     jobs: ShapeJobs
     threads: JobThreads
     limits: FlushLimits
+    count_quarantined: Callable[[int], None]
 
 
 class Database(NamedTuple):
@@ -127,6 +128,7 @@ class ShapesPipeline:
             shapes,
             jobs=workplace.jobs,
             threads=workplace.threads,
+            count_quarantined=workplace.count_quarantined,
             ledger=ledger,
             keeper=self.keeper,
             catalog=database.catalog,

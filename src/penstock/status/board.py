@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from penstock.clock import awake_or_asleep
 from penstock.postgres.slot.state import SlotState
 from penstock.status.health import Health, Phase
 from penstock.status.lateness import Lateness
-from penstock.status.model import CaptureReading, ShapesReading, SlotReading, Status
+from penstock.status.model import CaptureReading, ShapesReading, SlotReading, SourceReading, Status
 
 Reading = CaptureReading | ShapesReading
 Leading = Callable[[], Reading]
@@ -26,13 +28,15 @@ class StatusBoard:
         *,
         wall_clock: Callable[[], float] = time.time,
         credentials_expire_at: Callable[[], float | None] = lambda: None,
+        source: SourceReading | None = None,
     ) -> None:
-        """`credentials_expire_at`: by the wall clock."""
+        """`credentials_expire_at`: by the wall clock. `source`: the stream that is read instead of a slot."""
         self._service = service
         self._health = health
         self._clock = clock
         self._wall_clock = wall_clock
         self._credentials_expire_at = credentials_expire_at
+        self._named_source = self._source = source
         self._slot: SlotState | None = None
         self._slot_read_at = clock()
         self._slot_was_read = False
@@ -43,6 +47,11 @@ class StatusBoard:
     def note_slot(self, slot: SlotState | None, asked_at: float) -> None:
         """The server was asked for the slot at that moment, and has this one, or none."""
         self._slot, self._slot_read_at, self._slot_was_read = slot, asked_at, True
+
+    def note_source(self, retention_s: float, needed_s: float) -> None:
+        """A leader knows for how long its stream keeps records, and how old those are that it still needs."""
+        if self._named_source is not None:
+            self._source = replace(self._named_source, retention_s=retention_s, needed_s=needed_s)
 
     def note_clock(self, offset_s: float) -> None:
         """By so much is the server's clock ahead of ours."""
@@ -56,6 +65,7 @@ class StatusBoard:
         """It leads no more. What it leaves undelivered is remembered."""
         self._take_reading()
         self._leading = None
+        self._source = self._named_source
 
     def forget_positions(self) -> None:
         """The server has another history: its LSNs can't be compared with those before."""
@@ -82,6 +92,7 @@ class StatusBoard:
             credentials_expire_s=None if expire_at is None else expire_at - self._wall_clock(),
             capture=reading if isinstance(reading, CaptureReading) else None,
             shapes=reading if isinstance(reading, ShapesReading) else None,
+            source=self._source,
         )
 
     def _server_now(self) -> float:
@@ -102,6 +113,9 @@ class StatusBoard:
         return reading
 
     def _slot_reading(self) -> SlotReading:
+        if self._source is not None:
+            # Nobody asks for it: that would not be a trouble of the server's.
+            return SlotReading(0.0)
         age_s, slot = self._clock() - self._slot_read_at, self._slot
         if slot is None:
             return SlotReading(age_s, exists=False if self._slot_was_read else None)

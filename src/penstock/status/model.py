@@ -96,6 +96,23 @@ class ShapesReading(msgspec.Struct, frozen=True):
     shapes: list[ShapeReading]
 
 
+class SourceReading(msgspec.Struct, frozen=True):
+    """The marked stream that shapes read instead of a slot."""
+
+    stream: str
+    of_slot: str
+    """The slot of the capture that writes it."""
+    retention_s: float | None = None
+    """For how long it keeps records; None: nobody has asked it."""
+    needed_s: float = 0.0
+    """Age of the oldest record that some shape still needs; 0: none does."""
+
+    @property
+    def expires_s(self) -> float | None:
+        """Until changes expire that some shape still needs; None: it can't be told."""
+        return None if self.retention_s is None else self.retention_s - self.needed_s
+
+
 class Status(msgspec.Struct, frozen=True):
     """All of it. What only a leader knows is None while another leads, or nobody."""
 
@@ -118,5 +135,7 @@ class Status(msgspec.Struct, frozen=True):
     """Until the AWS credentials at hand expire; None: never, or none are known."""
     capture: CaptureReading | None = None
     shapes: ShapesReading | None = None
+    source: SourceReading | None = None
+    """Set if changes come from a stream: then there need not be a slot."""
     outside: OutsideReading | None = None
     """Set if no process was asked; `ready` then says that nothing is seen to be wrong."""

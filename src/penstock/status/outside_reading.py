@@ -1,4 +1,4 @@
-"""What can be seen of a service without asking it: Postgres, the registry and the tables tell."""
+"""What can be seen of a service without asking it: Postgres, the registry, the tables and the stream tell."""
 
 from __future__ import annotations
 
@@ -35,6 +35,10 @@ class OutsideReading(msgspec.Struct, frozen=True):
     """How many processes watch the slot, leader and standbys together."""
     note_lsn: int | None = None
     """What the slot's note says; capture alone keeps one."""
+    manifest_lsn: int | None = None
+    """What the newest manifest of the stream reaches to; None: there is no stream, or none came of late."""
+    manifest_age_s: float | None = None
+    """Since it came."""
     tables: list[TableReading] = []
     unknown: list[str] = []
     """What can't be told from here, a sentence each."""

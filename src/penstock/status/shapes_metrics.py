@@ -20,8 +20,16 @@ class ShapesMetrics(ServiceMetrics):
         self._changes = gauge("log_changes", "changes that this leadership put into the log")
         self._log_bytes = gauge("log_bytes", "size of the log of changes")
         self._log_full = gauge("log_full", "1 while reading waits for room in the log")
+        self._expires = gauge(
+            "source_expires_seconds",
+            "until the stream forgets changes that a shape still needs; infinite without a stream",
+        )
+        self._retention = gauge("source_retention_seconds", "for how long the stream keeps records")
         self.snapshots_needed = counter(
             "shape_snapshots_needed", "times a shape had to be snapshotted", ["shape"]
+        )
+        self.quarantined = counter(
+            "undeliverable_quarantined", "changes of a stream as storage that are in quarantine"
         )
         self._offset_lsn = gauge("shape_offset_lsn", "what the shape's table holds", ["shape"])
         self._lag_bytes = gauge("shape_lag_bytes", "WAL that the shape's table is behind", ["shape"])
@@ -39,7 +47,10 @@ class ShapesMetrics(ServiceMetrics):
                 gauge.remove(shape)
 
     def _take(self, status: Status) -> None:
-        reading = status.shapes
+        source, reading = status.source, status.shapes
+        expires_s = None if source is None else source.expires_s
+        self._expires.set(float("inf") if expires_s is None else expires_s)
+        self._retention.set(0.0 if source is None else source.retention_s or 0.0)
         if reading is None:
             return
         self._transactions.set(reading.transactions)

@@ -8,12 +8,13 @@ from typing import Final, NamedTuple
 from penstock.model.lsn import format_lsn
 from penstock.model.size import format_size
 from penstock.status.health import Fault, Phase
-from penstock.status.model import CaptureReading, ShapeReading, SlotReading, Status
+from penstock.status.model import CaptureReading, ShapeReading, SlotReading, SourceReading, Status
 
 _FIX: Final = " Fix: "
 _SOON_S: Final = 3600.0
 _CLOCK_OFF_S: Final = 1.0
 _LATE_S: Final = 1.0
+_OLD_S: Final = 600.0
 
 _ADVICE: Final = {
     f"{Fault.POSTGRES}: ": "see that Postgres is up and reachable; it is tried again by itself",
@@ -106,7 +107,10 @@ def facts(status: Status) -> Iterator[Fact]:
         yield Fact(
             "behind", f"{status.behind_s:.1f} s since the oldest change was {since} that is not delivered"
         )
-    yield Fact("slot", slot(status.slot))
+    if status.source is not None:
+        yield Fact("stream", source(status.source))
+    if status.source is None or status.slot.exists:
+        yield Fact("slot", slot(status.slot))
     if status.capture is not None:
         yield from _capture_facts(status.capture)
     if status.shapes is not None:
@@ -130,6 +134,16 @@ def _capture_facts(reading: CaptureReading) -> Iterator[Fact]:
     if reading.inflight_bytes:
         used = f"{format_size(reading.inflight_bytes)} of {format_size(reading.inflight_limit_bytes)}"
         yield Fact("window", f"{used} in flight, {reading.pending:,} of {reading.pending_limit:,} entries")
+
+
+def source(reading: SourceReading) -> str:
+    """The stream that shapes read."""
+    words = f"{reading.stream}, of slot {reading.of_slot}"
+    if reading.retention_s is not None:
+        words += f"; keeps records {reading.retention_s / 3600:.0f} h"
+    if reading.needed_s >= _OLD_S:
+        words += f", and those that came {reading.needed_s / 3600:.1f} h ago are still needed"
+    return words
 
 
 def slot(reading: SlotReading) -> str:

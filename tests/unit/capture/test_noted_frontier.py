@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from typing import Any
 
@@ -237,3 +238,12 @@ async def test_a_note_of_another_leader_ends_the_leadership() -> None:
     )
     with pytest.raises(LockLost):
         await frontier.catch_up()
+
+
+async def test_without_a_store_nothing_runs() -> None:
+    """The frontier is far ahead of a note that nobody writes: it must not be looked at for ever."""
+    note = SlotNote("7", 1, 0)
+    frontier = NotedFrontier(Tracker(), store=None, note=note, accepted=lambda: 1, on_moved=lambda: None)
+    async with asyncio.timeout(1):
+        await frontier.run()
+    assert frontier.frontier_lsn == Tracker.frontier_lsn

@@ -60,3 +60,19 @@ def test_the_timeline_in_which_an_lsn_lives(lsn: int, of_record: int, of_boundar
 def test_a_boundary_parts_records_by_their_lsn_in_any_history(boundary: int, lsn: int) -> None:
     record = StreamPosition(SWITCHED.of_record(lsn), lsn, 1)
     assert (record < SWITCHED.boundary(boundary)) == (lsn < boundary)
+
+
+@pytest.mark.parametrize(
+    ("timeline", "lsn", "has"),
+    [
+        *[(1, 100, True), (1, 101, False), (2, 100, True), (2, 101, False), (3, 250, True), (3, 251, False)],
+        *[(4, 900, True), (5, 1, False), (0, 1, False)],
+    ],
+)
+def test_what_lies_before_a_boundary_has_happened_or_not(timeline: int, lsn: int, has: bool) -> None:
+    assert SWITCHED.has(StreamPosition(timeline, lsn)) is has
+
+
+@given(st.integers(0, 400))
+def test_a_history_has_its_own_boundaries(lsn: int) -> None:
+    assert SWITCHED.has(SWITCHED.boundary(lsn))

@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 from multidict import CIMultiDictProxy
 
-from penstock.ops import audience, server
+from penstock.ops import access, audience, server
 from penstock.ops.access import Access
 from penstock.ops.server import OpsServer
 from penstock.ops.status_command import NoAnswer, ask
@@ -263,6 +263,29 @@ async def test_an_open_page_does_not_hold_up_the_end(client: aiohttp.ClientSessi
         assert time.monotonic() - started < 0.4
         with pytest.raises((EOFError, aiohttp.ClientError)):
             await page.to_the_end()
+
+
+async def test_an_open_page_ends_with_its_session(
+    client: aiohttp.ClientSession, port: Port, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audience, "_TICK_S", 0.05)
+    monkeypatch.setattr(access, "SESSION_S", 2)
+    await login(client, port, TOKEN)
+    logged_in = time.time()
+    shows = {"Authorization": f"Bearer {TOKEN}"}
+    async with (
+        client.get(f"{port.url}/events") as seen,
+        client.get(f"{port.url}/events", headers=shows) as shown,
+    ):
+        other = Page(shown)
+        with pytest.raises(EOFError):
+            async with asyncio.timeout(10):
+                await Page(seen).to_the_end()
+        assert time.time() - logged_in > 0.9
+        assert (await answer(client, f"{port.url}/events"))[0] == 401
+        while (await other.event())[1]["at"] < time.time() - 1:
+            pass
+        assert (await other.event())[0] == "news", "who shows the token itself has no session"
 
 
 async def test_so_many_pages_and_no_more(

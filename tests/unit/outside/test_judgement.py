@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
+from penstock.kinesis.marked.manifest import ACTION, Manifest
+from penstock.kinesis.read.manifest_log import Arrived, Place
+from penstock.kinesis.read.marked_stream import StreamAddress
 from penstock.lake.ports import Position, TableVersion
 from penstock.model.relation import Relation
 from penstock.model.shape import Shape, ShapesFile, definition_hash
+from penstock.model.stream_position import StreamPosition
 from penstock.ops.status_command import exit_code
-from penstock.outside.judgement import judge_capture, judge_shapes
+from penstock.outside.judgement import decide_actions, judge_capture, judge_shapes, needed_position
 from penstock.outside.postgres_look import PostgresFacts
 from penstock.outside.shapes_look import StorageFacts
+from penstock.outside.source_look import SourceFacts
 from penstock.outside.words import in_words
 from penstock.postgres.leader.lock import LockHolder
 from penstock.postgres.slot.note import SlotNote
+from penstock.postgres.slot.state import SlotState
 from penstock.postgres.timeline import ServerIdentity
 from penstock.settings.loading import load_slot_settings
 from penstock.shapes.registry.registry import Registry, ShapeEntry
@@ -199,6 +207,129 @@ def test_what_a_start_would_refuse_is_a_reason() -> None:
     [reason] = status.reasons
     assert reason.startswith("this storage belongs to the database system 78, and the server is 77")
     assert not status.ready
+
+
+NOW = datetime(2026, 11, 17, 12, tzinfo=UTC)
+DAY = timedelta(hours=24)
+ADDRESS = StreamAddress("shop", "shop", "etl", "eu-west-1")
+HOLDS_ONLY = WELL._replace(slot=None, reader=None, holder=LEADER._replace(reads_slot=None))
+
+
+def manifest(since: int, resolved: int, came: timedelta, system: str = "77") -> Arrived:
+    at = str(StreamPosition(1, since)), str(StreamPosition(1, resolved))
+    return Arrived(
+        Place("shardId-0", 7), Manifest(ACTION, system, "etl", "by", *at, 0, 0, {}, {}), NOW - came
+    )
+
+
+SOURCE = SourceFacts(
+    ADDRESS,
+    NOW,
+    DAY,
+    newest=manifest(0x40, 0x50, timedelta(seconds=4)),
+    needed=StreamPosition(1, 0x20),
+    first=manifest(0x18, 0x28, timedelta(hours=2)),
+)
+
+
+def judged_stream(source: SourceFacts, postgres: PostgresFacts = HOLDS_ONLY) -> Status:
+    return judge_shapes(REPLICATION, postgres, FILE, STORAGE, 0x60, 103.0, source)
+
+
+def test_shapes_that_read_a_stream_need_no_slot() -> None:
+    status = judged_stream(SOURCE)
+
+    assert in_words(status, "stream shop").splitlines()[:-2] == [
+        "led, nothing wrong is seen (stream shop)",
+        "  stream   shop, of slot etl; keeps records 24 h, and those that came 2.0 h ago are still needed",
+        "  manifest up to 0/50, 16 B below the server's WAL; the last came 4 s ago",
+        "  leader   pid 7 (penstock capture s at 10.0.0.7); processes that watch the slot: 2",
+        "  shape    orders  0/10, at most 64 B behind",
+    ]
+    assert status.source is not None
+    assert status.source.expires_s == 22 * 3600
+    actions = decide_actions("s", HOLDS_ONLY, FILE, STORAGE, 0x60, from_stream=True)
+    assert needed_position(HOLDS_ONLY, STORAGE, actions) == StreamPosition(1, 0x20)
+
+
+def test_a_slot_that_was_left_behind_is_shown() -> None:
+    status = judged_stream(SOURCE, HOLDS_ONLY._replace(slot=UNREAD))
+    assert status.ready
+    assert "  slot     confirmed 0/20, keeps 16 B of WAL on the server, and nobody reads it" in in_words(
+        status, ""
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "facts", "reason"),
+    [
+        pytest.param(
+            SOURCE,
+            HOLDS_ONLY._replace(holder=None),
+            "nobody leads: no process holds the slot's lock. Fix: start penstock shapes --from",
+            id="nobody leads",
+        ),
+        pytest.param(
+            SOURCE._replace(newest=manifest(0x40, 0x50, timedelta(seconds=61))),
+            HOLDS_ONLY,
+            "no manifest has come into shop for 61 s. Fix: see whether penstock capture runs and is ready",
+            id="capture is gone",
+        ),
+        pytest.param(
+            SOURCE._replace(newest=None),
+            HOLDS_ONLY,
+            "no manifest has come into shop for 1800 s. Fix: ",
+            id="for long",
+        ),
+        pytest.param(
+            SOURCE._replace(newest=manifest(0x40, 0x50, timedelta(), system="78")),
+            HOLDS_ONLY,
+            "the stream has manifests of system 78, and the server is 77. Fix: ",
+            id="another server's",
+        ),
+        pytest.param(
+            SOURCE._replace(first=manifest(0x28, 0x30, timedelta(hours=2))),
+            HOLDS_ONLY,
+            "manifests of slot etl: they begin at 0/28 of timeline 1, and the slowest shape needs them from",
+            id="expired",
+        ),
+        pytest.param(
+            SOURCE._replace(first=manifest(0x18, 0x28, timedelta(hours=12))),
+            HOLDS_ONLY,
+            "the slowest shape needs changes that came into the stream 12.0 h ago, which keeps records",
+            id="late",
+        ),
+        pytest.param(
+            SourceFacts(ADDRESS, NOW, problem="no such stream. Fix: none"),
+            HOLDS_ONLY,
+            "no such stream. Fix: none",
+            id="unreadable",
+        ),
+    ],
+)
+def test_what_is_wrong_with_shapes_that_read_a_stream(
+    source: SourceFacts, facts: PostgresFacts, reason: str
+) -> None:
+    status = judged_stream(source, facts)
+    [found] = status.reasons
+    assert found.startswith(reason)
+    assert exit_code(status) == 1
+
+
+def test_new_shapes_need_nothing_of_a_stream() -> None:
+    new = StorageFacts(None, {"orders": TableVersion(-1, None)}, {})
+    actions = decide_actions("s", HOLDS_ONLY, FILE, new, 0x60, from_stream=True)
+    assert needed_position(HOLDS_ONLY, new, actions) is None
+    source = SOURCE._replace(needed=None, first=None)
+    status = judge_shapes(REPLICATION, HOLDS_ONLY, FILE, new, 0x60, 103.0, source)
+    assert status.ready
+    assert "  shape    orders  awaits a snapshot: it is new" in in_words(status, "").splitlines()
+
+
+@pytest.mark.parametrize("slot", [None, UNREAD])
+def test_shapes_without_a_slot_may_be_asked_for_the_wrong_source(slot: SlotState | None) -> None:
+    status = judged_shapes(STORAGE, HOLDS_ONLY._replace(slot=slot))
+    assert any("if it reads a stream, say so here, too: --from kinesis://STREAM" in r for r in status.reasons)
 
 
 def test_a_slot_that_was_moved_means_snapshots() -> None:

@@ -9,7 +9,8 @@ from penstock.postgres.leader.freshness import Freshness
 from penstock.status.board import StatusBoard
 from penstock.status.capture_metrics import CaptureMetrics
 from penstock.status.health import Fault, Health, Phase
-from penstock.status.model import CaptureReading, ShapeReading, ShapesReading
+from penstock.status.model import CaptureReading, ShapeReading, ShapesReading, SourceReading
+from penstock.status.shapes_metrics import ShapesMetrics
 
 READING = CaptureReading(0.1, 200, 100, 1, 0, 0, 0, oldest_lsn=120, oldest_committed_at=990.0)
 
@@ -111,3 +112,27 @@ def test_the_metrics_of_a_status(process: Process) -> None:
         'penstock_kinesis_shard_throttles_total{shard="unknown"} 1.0',
     ):
         assert line in text.splitlines()
+
+
+def source_metrics(board: StatusBoard) -> set[str]:
+    lines = ShapesMetrics().exposition(board.read()).decode().splitlines()
+    return {line for line in lines if line.startswith(("penstock_source_", "penstock_slot_read_age"))}
+
+
+def test_a_stream_in_place_of_a_slot() -> None:
+    board = StatusBoard("shapes", Health(), clock=iter([0.0, 90.0, 90.0]).__next__)
+    nothing = {"penstock_source_expires_seconds +Inf", "penstock_source_retention_seconds 0.0"}
+    assert source_metrics(board) == nothing | {"penstock_slot_read_age_seconds 90.0"}
+    board.note_source(86_400.0, 3_600.0)
+    assert board.read().source is None
+
+    board = StatusBoard("shapes", Health(), clock=lambda: 0.0, source=SourceReading("shop", "etl"))
+    unread = {"penstock_slot_read_age_seconds 0.0"}
+    assert source_metrics(board) == nothing | unread
+    board.note_source(86_400.0, 3_600.0)
+    assert source_metrics(board) == unread | {
+        "penstock_source_expires_seconds 82800.0",
+        "penstock_source_retention_seconds 86400.0",
+    }
+    board.rest()
+    assert board.read().source == SourceReading("shop", "etl")

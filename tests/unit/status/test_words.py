@@ -8,7 +8,14 @@ import msgspec
 import pytest
 
 from penstock.status.health import Fault, Health, Phase
-from penstock.status.model import CaptureReading, ShapeReading, ShapesReading, SlotReading, Status
+from penstock.status.model import (
+    CaptureReading,
+    ShapeReading,
+    ShapesReading,
+    SlotReading,
+    SourceReading,
+    Status,
+)
 from penstock.status.words import Trouble, facts, headline, slot, trouble_of, troubles, warnings
 
 SLOT = SlotReading(3.0, exists=True, is_active=True, retained_bytes=2048, confirmed_lsn=0x100)
@@ -94,6 +101,19 @@ def test_facts() -> None:
     )
     assert of("queue", capture=busy) == ["3 of 10,000 events wait"]
     assert of("window", capture=busy) == ["1.0 MB of 128.0 MB in flight, 5 of 1,000,000 entries"]
+
+
+def test_shapes_that_read_a_stream_show_it_and_no_slot() -> None:
+    source = SourceReading("shop", "etl")
+    unread = SlotReading(0.0)
+    assert of("stream", source=source, slot=unread) == ["shop, of slot etl"]
+    assert of("slot", source=source, slot=unread) == []
+    kept = msgspec.structs.replace(source, retention_s=172_800.0, needed_s=599.0)
+    assert of("stream", source=kept) == ["shop, of slot etl; keeps records 48 h"]
+    old = msgspec.structs.replace(kept, needed_s=30_600.0)
+    assert of("stream", source=old) == [
+        "shop, of slot etl; keeps records 48 h, and those that came 8.5 h ago are still needed"
+    ]
 
 
 def test_a_slot_with_a_limit() -> None:

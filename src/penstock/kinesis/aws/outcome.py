@@ -177,7 +177,11 @@ def is_in_order(keys: Sequence[str], entries: Sequence[Entry]) -> bool:
     # The ordinary case, in which there is no order to judge.
     if len(set(keys)) == len(keys):
         return True
-    return all(outcome is Outcome.ACCEPTED for outcome in judge(keys, entries))
+    last = dict(zip(keys, entries, strict=True))
+    repeated = {key for key, entry in zip(keys, entries, strict=True) if last[key] is not entry}
+    some = [place for place, key in enumerate(keys) if key in repeated]
+    outcomes = judge([keys[place] for place in some], [entries[place] for place in some])
+    return all(outcome is Outcome.ACCEPTED for outcome in outcomes)
 
 
 def _stands_before(entry: Entry, other: Entry) -> bool:

@@ -100,7 +100,7 @@ class Look:
         if reached.first is not None:
             end = ShardPosition(after=reached.last, first=reached.first)
         elif is_lost:
-            end = ShardPosition()
+            end = ShardPosition(since=position.since)
         else:
             end = position._replace(first=None)
         self._ends[shard_id] = end._replace(is_finished=reached.is_finished, is_tip=reached.is_tip)

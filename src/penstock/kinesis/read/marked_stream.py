@@ -11,22 +11,13 @@ from typing import Final, NamedTuple
 from penstock.kinesis.read.client import StreamClient
 from penstock.kinesis.read.client_pool import CLIENTS
 from penstock.kinesis.read.errors import StreamReadError
+from penstock.kinesis.read.manifest_ages import LOOK_BACK, first_needed, newest
 from penstock.kinesis.read.manifest_log import Arrived, ManifestLog, Place
 from penstock.kinesis.read.shards import ShardInfo
 from penstock.model.stream_position import StreamPosition
 
-_LOOK_BACK: Final = (timedelta(minutes=2), timedelta(minutes=30), timedelta(hours=6))
-"""So far back a beginning is looked for before everything is read; clocks may differ by a minute."""
-_AT_ONCE: Final = 1_000
-
-
-class Reach(NamedTuple):
-    """How far back manifests go."""
-
-    since: str
-    """Where the first of those begins that were asked for."""
-    arrived: datetime
-    """When that one came."""
+AT_ONCE: Final = 1_000
+"""So many manifests `more` gives at most."""
 
 
 class StreamAddress(NamedTuple):
@@ -65,7 +56,8 @@ class MarkedStream:
     def __init__(self, address: StreamAddress) -> None:
         self._address = address
         self._client = address.open()
-        self._log = ManifestLog(address.open(address.marks_stream), address.slot)
+        self._marks = address.open(address.marks_stream)
+        self._log = ManifestLog(self._marks, address.slot)
         self._reading: Iterator[Arrived] = iter(())
         self._last: Place | None = None
 
@@ -75,13 +67,8 @@ class MarkedStream:
         That is the position itself, also if no manifest reaches down to it: what is missing shows as a gap.
         Without one it is the beginning of a recent manifest. StreamReadError if there are none.
         """
-        since = self.reach(position).since
-        return since if position is None else str(position)
-
-    def reach(self, position: StreamPosition | None) -> Reach:
-        """The same; returns the first manifest that `more` will give."""
         now, first = datetime.now(UTC), None
-        for back in (*_LOOK_BACK, None):
+        for back in (*LOOK_BACK, None):
             self._reading = self._log.arrivals(None) if back is None else self._log.arrivals_since(now - back)
             first = next(self._reading, None)
             if first is not None and (position is None or first.manifest.since <= str(position)):
@@ -89,14 +76,28 @@ class MarkedStream:
         if first is None:
             raise self._address.unmarked()
         self._reading = _with_first(first, self._reading)
-        return Reach(first.manifest.since, first.at)
+        return first.manifest.since if position is None else str(position)
+
+    def first_needed(self, position: StreamPosition) -> Arrived:
+        """The manifest from which on a reader at this position needs records. StreamReadError: there is none.
+
+        See `manifest_ages.first_needed`. `more` goes on as before.
+        """
+        found = first_needed(self._log, str(position), datetime.now(UTC))
+        if found is None:
+            raise self._address.unmarked()
+        return found
+
+    def newest(self) -> Arrived | None:
+        """See `manifest_ages.newest`."""
+        return newest(self._log, datetime.now(UTC))
 
     def more(self) -> list[Arrived]:
-        """The next manifests; none if there are no more at the moment."""
-        found = list(islice(self._reading, _AT_ONCE))
+        """The next manifests; fewer than AT_ONCE if there are no more at the moment."""
+        found = list(islice(self._reading, AT_ONCE))
         if not found:
             self._reading = self._log.arrivals(self._last) if self._last is not None else iter(())
-            found = list(islice(self._reading, _AT_ONCE))
+            found = list(islice(self._reading, AT_ONCE))
         if found:
             self._last = found[-1].place
         return found
@@ -112,6 +113,7 @@ class MarkedStream:
     def close(self) -> None:
         """Close idle connections."""
         self._client.close()
+        self._marks.close()
 
 
 def _with_first(first: Arrived, rest: Iterator[Arrived]) -> Iterator[Arrived]:

@@ -18,6 +18,8 @@ from penstock.model.stream_position import History, StreamPosition, operation
 
 MOST_TABLES: Final = 200
 """So many tables are listed in a manifest; more are `*`."""
+_FEW_RUNS: Final = 8
+"""As many tallies cost less than to keep the records of a request."""
 
 
 class Told(Protocol):
@@ -80,9 +82,10 @@ class Tally:
 
     def add(self, events: Sequence[Told], entries: Sequence[Entry]) -> None:
         """These events were accepted there."""
-        # Written out, with local names: this is the path of every change.
-        shards, tables = self._shards, self._tables
-        size_bytes = 0
+        # Written out, with local names: this is the path of every change. A table's changes come in runs.
+        shards = self._shards
+        table: Relation | None = None
+        size_bytes = run = 0
         for event, entry in zip(events, entries, strict=True):
             size_bytes += event.record_size_bytes
             number = entry.sequence
@@ -95,13 +98,19 @@ class Tally:
                 shard.last = number
             else:
                 shard.include(number)
-            relation = event.relation
-            if relation is not None:
-                tables[relation] = tables.get(relation, 0) + 1
-                if event.truncates:
-                    self._truncate(relation, (event.commit_lsn, event.op_offset))
+            if event.relation is not table:
+                self._count(table, run)
+                table, run = event.relation, 0
+            run += 1
+            if event.truncates and table is not None:
+                self._truncate(table, (event.commit_lsn, event.op_offset))
+        self._count(table, run)
         self.records += len(events)
         self.size_bytes += size_bytes
+
+    def _count(self, table: Relation | None, changes: int) -> None:
+        if table is not None:
+            self._tables[table] = self._tables.get(table, 0) + changes
 
     def merge(self, other: Tally) -> None:
         """Take over what another one knows."""
@@ -113,7 +122,7 @@ class Tally:
             mine.include(shard.first)
             mine.include(shard.last)
         for relation, count in other._tables.items():
-            self._tables[relation] = self._tables.get(relation, 0) + count
+            self._count(relation, count)
         for relation, at in other._truncated.items():
             self._truncate(relation, at)
 
@@ -224,10 +233,11 @@ class Marks:
        it was not, or nobody knows; the next one has the same `since` and says all of it again.
     4. One draft at a time.
     5. Requests that are under way at the same time are answered in any order, and a moment later the frontier
-       has passed them all: so records beyond it are kept as they came. A frontier that stands still while
-       others overtake it must not cost memory for each of them. Beyond `most_overtaking` records there are
-       tallies, by transaction; and beyond `most_spans` of these, neighbours are put together. Then a frontier
-       within a span resolves only what lies before it: less than it could, never more.
+       has passed them all. So records of many small transactions beyond it are kept as they came, and counted
+       then; those of few transactions are tallied at once. A frontier that stands still while others overtake
+       it must not cost memory for each of them: beyond `most_overtaking` records there are tallies, by
+       transaction; and beyond `most_spans` of these, neighbours are put together. Then a frontier within a
+       span resolves only what lies before it: less than it could, never more.
     """
 
     def __init__(self, since_lsn: int, *, most_spans: int = 2_000, most_overtaking: int = 5_000) -> None:
@@ -256,13 +266,18 @@ class Marks:
         """These events were accepted and marked, and the frontier is now there."""
         self.passed(frontier_lsn)
         complete = self.complete_lsn(frontier_lsn)
-        if max([event.commit_lsn for event in events], default=0) < complete:
+        places = [event.commit_lsn for event in events]
+        if max(places, default=0) < complete:
             self._next.add(events, entries)
+            return
+        if sum(1 for _ in groupby(places)) <= _FEW_RUNS:
+            self._tally(events, entries, complete)
             return
         self._overtaking.append(_Overtaking.of(events, entries))
         self._release(complete)
         while sum(len(each.events) for each in self._overtaking) > self._most_overtaking:
-            self._tally(self._overtaking.pop(0))
+            first = self._overtaking.pop(0)
+            self._tally(first.events, first.entries, complete)
 
     def draft(self, frontier_lsn: int) -> Draft:
         """What is to be said of everything that is complete."""
@@ -337,18 +352,14 @@ class Marks:
                 left.append(above)
         self._overtaking = left
 
-    def _tally(self, overtaking: _Overtaking) -> None:
-        """Put these records into the tallies of their transactions."""
+    def _tally(self, events: Sequence[Told], entries: Sequence[Entry], complete_lsn: int) -> None:
+        """Count records by transaction: those of one mostly stand together."""
         at = 0
-        for commit_lsn, run in groupby(overtaking.events, key=_commit_lsn):
+        for commit_lsn, run in groupby([event.commit_lsn for event in events]):
             end = at + sum(1 for _ in run)
-            tally = self._span(commit_lsn).tally
-            tally.add(overtaking.events[at:end], overtaking.entries[at:end])
+            tally = self._next if commit_lsn < complete_lsn else self._span(commit_lsn).tally
+            tally.add(events[at:end], entries[at:end])
             at = end
-
-
-def _commit_lsn(event: _Kept) -> int:
-    return event.commit_lsn
 
 
 def _first(span: _Span) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -12,6 +12,9 @@ from penstock.durable import make_directory, sync_directory, write_whole
 from penstock.errors import PenstockError
 from penstock.model.log_offset import LogOffset
 from penstock.model.lsn import format_lsn
+
+TOO_LARGE: Final = "too_large"
+"""Why a payload is there: no record can hold it."""
 
 
 class QuarantineError(PenstockError):

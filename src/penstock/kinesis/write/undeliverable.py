@@ -11,11 +11,16 @@ from penstock.abandonable import in_daemon_thread
 from penstock.decoding.decoder import Summary
 from penstock.kinesis.marked.prefix import MarkPrefix, unmarked
 from penstock.kinesis.write.event import NO_OBJECT, ChangeEvent
-from penstock.kinesis.write.quarantine import QuarantineError, QuarantineStore, object_name, pointer_record
+from penstock.kinesis.write.quarantine import (
+    TOO_LARGE,
+    QuarantineError,
+    QuarantineStore,
+    object_name,
+    pointer_record,
+)
 from penstock.status.capture_metrics import CaptureMetrics
 from penstock.status.health import Fault, Health
 
-TOO_LARGE = "too_large"
 REFUSED = "refused_by_kinesis"
 REFUSAL_PATIENCE_S = 30.0
 """How long a record that Kinesis refuses is tried again under `block`."""

@@ -5,11 +5,10 @@ Everybody else asks here for a door (lake/ports.py), and doesn't know who stands
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
 
@@ -19,14 +18,13 @@ from penstock.lake.errors import StorageRefused
 from penstock.lake.jobs.shape_jobs import OpenTable, SparkJobs
 from penstock.lake.jobs.verify_jobs import SparkVerifyJobs
 from penstock.lake.ports import LakeTable, ShapeJobs, VerifyJobs
+from penstock.lake.storages.stream_url import stream_of
+from penstock.lake.stream.keeping import Keeping
 from penstock.lake.stream.stream_jobs import StreamJobs, StreamStorage
-from penstock.lake.stream.told import StreamPlace
 from penstock.model.shape import Shape, ShapesFile
 from penstock.model.stream_position import History
 
-_KINESIS: Final = "kinesis"
-_REGIONS: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
-_ENDPOINT: Final = "AWS_ENDPOINT_URL_KINESIS"
+_AS_KINESIS: Final = Keeping()
 _NO_SWITCHES: Final[Mapping[int, int]] = MappingProxyType({})
 
 
@@ -41,38 +39,21 @@ class Source(NamedTuple):
     """For each timeline before, the LSN at which it was left."""
 
 
-class StreamUrl(NamedTuple):
-    """A storage that is a stream."""
-
-    place: StreamPlace
-    marks_stream: str
-
-
-def open_jobs(spark: SparkSession, file: ShapesFile, source: Source) -> ShapeJobs:
-    """The jobs of a file's shapes. Blocks."""
+def open_jobs(
+    spark: SparkSession, file: ShapesFile, source: Source, keeping: Keeping = _AS_KINESIS
+) -> ShapeJobs:
+    """The jobs of a file's shapes; `keeping`: of records of a stream. Blocks."""
     stream = stream_of(file)
     if stream is None:
         return SparkJobs(spark, file.shapes, tables_of(file, source), plugin=source.plugin)
     history = History(source.timeline, dict(source.switch_points))
-    storage = StreamStorage(*stream, source.system_id, history, source.plugin)
+    storage = StreamStorage(*stream, source.system_id, history, source.plugin, keeping)
     return StreamJobs(spark, file.shapes, storage)
 
 
 def open_verify_jobs(spark: SparkSession, file: ShapesFile, source: Source) -> VerifyJobs:
     """The jobs that compare a file's tables with Postgres. Blocks."""
     return SparkVerifyJobs(spark, file.shapes, tables_of(file, source), plugin=source.plugin)
-
-
-def stream_of(file: ShapesFile) -> StreamUrl | None:
-    """The stream that is a file's storage; None if it has tables."""
-    url = urlsplit(file.storage)
-    if url.scheme != _KINESIS:
-        return None
-    region = next((os.environ[name] for name in _REGIONS if os.environ.get(name)), None)
-    if region is None:
-        raise StorageRefused(f"storage {file.storage}: AWS_REGION is not set: name the stream's region")
-    place = StreamPlace(url.netloc, region, os.environ.get(_ENDPOINT) or None)
-    return StreamUrl(place, parse_qs(url.query).get("marks", [url.netloc])[0])
 
 
 def tables_of(file: ShapesFile, source: Source) -> OpenTable:

@@ -1,7 +1,8 @@
 """A flush into a stream: a shape's changes, one record each, never folded. Blocks.
 
 1. Tasks read the changes, and those of a shape with a `where` decode both rows of each. Spark judges them.
-2. Each becomes a record, or none (rendering.py), under the partition key that capture would give it.
+2. Each becomes a record, or none (rendering.py), under the partition key that capture would give it; one that
+   is too large becomes a pointer, or ends the flush before anything is sent (keeping.py).
 3. Changes are brought together by key, a key in one task, in the order of the log, and published from there.
 4. What comes back to the driver is where the records are, for the manifest.
 """
@@ -26,12 +27,14 @@ from penstock.lake.errors import StorageFailed
 from penstock.lake.jobs.changes import ShapeLayout, share_out
 from penstock.lake.ports import ChangePart
 from penstock.lake.spark.spark_session import plain_errors, saying_errors
+from penstock.lake.stream.keeping import Keeping, LargeRecords, is_pointer
 from penstock.lake.stream.parts import Part, together
+from penstock.lake.stream.place import StreamPlace
 from penstock.lake.stream.publishing import TaskPublisher
 from penstock.lake.stream.rendering import Sides, render
-from penstock.lake.stream.told import StreamPlace
 from penstock.model.change import Action
 from penstock.model.key_indexes import KeyIndexes
+from penstock.model.log_offset import LogOffset
 from penstock.model.stream_position import History
 
 CONNECT_S: Final = 5.0
@@ -70,6 +73,8 @@ class Flush(NamedTuple):
     """The shape's columns; None: all."""
     history: History
     by: str
+    shape: str
+    keeping: Keeping
 
 
 def publish(spark: SparkSession, flush: Flush, ranges: Sequence[ChangePart]) -> Part:
@@ -144,6 +149,13 @@ def _rendering(flush: Flush) -> _Work:
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         decoder = decoder_for(flush.layout.plugin)
         keys = PartitionKeys(decoder, by_primary_key=True, fallback=Fallback.TABLE)
+        large = LargeRecords(
+            flush.keeping,
+            shape=flush.shape,
+            region=flush.place.region,
+            decoder=decoder,
+            indexes=flush.indexes,
+        )
         with saying_errors():
             for batch in batches:
                 rows = []
@@ -151,7 +163,8 @@ def _rendering(flush: Flush) -> _Work:
                 for tx, op, payload, old, new in zip(*columns, strict=True):
                     record = render(payload, old_inside=old, new_inside=new, kept=flush.kept)
                     if record is not None:
-                        rows.append((tx, op, record, _key(keys, record, tx, flush.indexes)))
+                        key = _key(keys, record, tx, flush.indexes)
+                        rows.append((tx, op, large.fitting(record, key, LogOffset(tx, op)), key))
                 arrays = [
                     pa.array([row[place] for row in rows], field.type) for place, field in enumerate(_RECORDS)
                 ]
@@ -172,11 +185,19 @@ def _publishing(flush: Flush) -> _Work:
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with saying_errors():
             client = open_client(flush.place)
+            pointers = 0
+
+            def events() -> Iterator[ChangeEvent]:
+                nonlocal pointers
+                for event in _events(flush, batches):
+                    pointers += event.is_pointer
+                    yield event
+
             try:
-                tally = TaskPublisher(flush.place.stream, client).publish(_events(flush, batches))
+                tally = TaskPublisher(flush.place.stream, client).publish(events())
             finally:
                 client.close()
-            part = Part.of(tally, flush.history).encode()
+            part = Part.of(tally, flush.history, pointers).encode()
             yield pa.RecordBatch.from_arrays([pa.array([part], pa.binary())], names=[_PART])
 
     return work
@@ -201,6 +222,7 @@ def _events(flush: Flush, batches: Iterator[pa.RecordBatch]) -> Iterator[ChangeE
                 commit_lsn=tx,
                 op_offset=op,
                 received_at=0.0,
+                is_pointer=is_pointer(payload),
                 relation=decoder.relation(payload),
                 truncates=decoder.action(payload) is Action.TRUNCATE,
             )

@@ -18,11 +18,13 @@ class Part(msgspec.Struct, frozen=True):
     size_bytes: int = 0
     shards: dict[str, ShardRange] = {}
     tables: dict[str, TableMark] | str = {}
+    quarantined: int = 0
+    """How many of them point to quarantined ones."""
 
     @classmethod
-    def of(cls, tally: Tally, history: History) -> Part:
+    def of(cls, tally: Tally, history: History, quarantined: int = 0) -> Part:
         """What a task has counted."""
-        return cls(tally.records, tally.size_bytes, tally.shards(), tally.tables(history))
+        return cls(tally.records, tally.size_bytes, tally.shards(), tally.tables(history), quarantined)
 
     @classmethod
     def decode(cls, data: bytes) -> Part:
@@ -36,11 +38,12 @@ class Part(msgspec.Struct, frozen=True):
 
 def together(parts: Iterable[Part]) -> Part:
     """All of them as one."""
-    records = size_bytes = 0
+    records = size_bytes = quarantined = 0
     shards: dict[str, ShardRange] = {}
     tables: dict[str, TableMark] | str = {}
     for part in parts:
         records, size_bytes = records + part.records, size_bytes + part.size_bytes
+        quarantined += part.quarantined
         for name, found in part.shards.items():
             shards[name] = found.with_others(shards.get(name))
         if isinstance(part.tables, str) or isinstance(tables, str):
@@ -50,4 +53,4 @@ def together(parts: Iterable[Part]) -> Part:
             tables[table] = mark.with_others(tables.get(table))
         if len(tables) > MOST_TABLES:
             tables = "*"
-    return Part(records, size_bytes, dict(sorted(shards.items())), tables)
+    return Part(records, size_bytes, dict(sorted(shards.items())), tables, quarantined)

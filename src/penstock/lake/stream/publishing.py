@@ -23,8 +23,6 @@ from penstock.kinesis.write.plan import PublishPlan, Request
 from penstock.kinesis.write.ports import RecordSink
 from penstock.lake.errors import StorageFailed
 
-MOST_RECORD_BYTES: Final = 1 << 20
-"""What a stream takes unless it was told otherwise, key included."""
 _BATCH_RECORDS: Final = 500
 _BATCH_BYTES: Final = 900_000
 _HELD: Final = 5_000
@@ -55,8 +53,6 @@ class TaskPublisher:
         self._accepted_at = time.monotonic()
         coming = iter(events)
         while chunk := list(islice(coming, _BATCH_RECORDS)):
-            for event in chunk:
-                self._refuse_large(event)
             self._plan.add(chunk, time.monotonic())
             while self._plan.held >= _HELD:
                 self._send_one()
@@ -111,11 +107,4 @@ class TaskPublisher:
         for event in events:
             raise StorageFailed(
                 f"stream {self._stream} refuses a change of {event.relation} at {event.offset}: {why}"
-            )
-
-    def _refuse_large(self, event: ChangeEvent) -> None:
-        if event.record_size_bytes > MOST_RECORD_BYTES:
-            raise StorageFailed(
-                f"a change of {event.relation} at {event.offset} has {event.record_size_bytes:,} bytes, and"
-                f" Kinesis takes {MOST_RECORD_BYTES:,}. Fix: leave long columns out of the shape's columns"
             )

@@ -34,12 +34,8 @@ class ShapeMarks:
         self._rng = random.Random()  # noqa: S311 - spreads retries, guards nothing
 
     def last(self) -> Manifest | None:
-        """The one that reaches furthest; None if there is none. StorageRefused if it is another server's."""
-        for part in ManifestLog(self._stream, self._shape).backwards():
-            found = max((manifest for _, manifest in part), key=lambda each: each.resolved, default=None)
-            if found is not None:
-                return self._ours(found)
-        return None
+        """See `last_manifest`."""
+        return last_manifest(self._stream, self._shape, self._system)
 
     def put(self, manifest: Manifest) -> None:
         """Send a manifest, and read it back; StorageFailed if that can't be done.
@@ -70,11 +66,17 @@ class ShapeMarks:
         except (StreamReadError, ValueError) as error:
             raise StorageFailed(f"a manifest of {self._shape} can't be read back: {error}") from error
 
-    def _ours(self, found: Manifest) -> Manifest:
-        if found.system != self._system:
+
+def last_manifest(stream: StreamClient, shape: str, system: str) -> Manifest | None:
+    """The one that reaches furthest; None if there is none. StorageRefused if it is another server's."""
+    for part in ManifestLog(stream, shape).backwards():
+        found = max((manifest for _, manifest in part), key=lambda each: each.resolved, default=None)
+        if found is None:
+            continue
+        if found.system != system:
             raise StorageRefused(
-                f"stream {self._stream.stream} has the shape {self._shape} of the database system"
-                f" {found.system}, and the server is {self._system}. Fix: connect to the former, or use"
-                " another stream"
+                f"stream {stream.stream} has the shape {shape} of the database system {found.system}, and the"
+                f" server is {system}. Fix: connect to the former, or use another stream"
             )
         return found
+    return None

@@ -36,9 +36,10 @@ from penstock.lake.jobs.shape_jobs import layout_of, noticing_the_end, working
 from penstock.lake.ports import ChangePart, JobDone, TableState
 from penstock.lake.spark.spark_session import java_exit_code, shape_session
 from penstock.lake.stream.flush import Flush, open_client, publish
+from penstock.lake.stream.keeping import Keeping
 from penstock.lake.stream.parts import Part
+from penstock.lake.stream.place import StreamPlace
 from penstock.lake.stream.shape_marks import REST_S, ShapeMarks
-from penstock.lake.stream.told import StreamPlace
 from penstock.model.key_indexes import KeyIndexes
 from penstock.model.lsn import format_lsn
 from penstock.model.shape import Shape
@@ -60,6 +61,7 @@ class StreamStorage(NamedTuple):
     system: str
     history: History
     plugin: str
+    keeping: Keeping
 
 
 class _Kept:
@@ -125,7 +127,7 @@ class StreamJobs:
             by = secrets.token_hex(6)
             told = publish(self._sessions[shape.name], self._flush(shape, facts, by), new)
             self._say(kept, shape, by, since, up_to + 1, told)
-            return JobDone(_offset(kept.at), told.records)
+            return JobDone(_offset(kept.at), told.records, quarantined=told.quarantined)
 
     def snapshot(
         self, shape: Shape, facts: TableFacts, parts: Sequence[SnapshotPart], snapshot: str, tx_offset: int
@@ -205,6 +207,8 @@ class StreamJobs:
             None if shape.columns is None else frozenset(shape.columns),
             self._storage.history,
             by,
+            shape.name,
+            self._storage.keeping,
         )
 
     @contextmanager

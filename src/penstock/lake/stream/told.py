@@ -17,9 +17,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from penstock.decoding.plugins import decoder_for
-from penstock.kinesis.read.client import StreamClient
 from penstock.kinesis.read.marked_ranges import MarkedRecord, MarkedTask, read_task
 from penstock.lake.spark.spark_session import plain_errors, saying_errors
+from penstock.lake.stream.place import StreamPlace
 from penstock.model.log_offset import LogOffset
 from penstock.model.relation import Relation
 from penstock.model.stream_position import StreamPosition
@@ -45,18 +45,6 @@ _POINTER: Final = "Q"
 _TRUNCATE: Final = "T"
 _ROWS: Final = 5_000
 _BYTES: Final = 4 << 20
-
-
-class StreamPlace(NamedTuple):
-    """A stream, and how to reach it. Credentials are those of whoever opens it."""
-
-    stream: str
-    region: str
-    endpoint_url: str | None = None
-
-    def open(self) -> StreamClient:
-        """A client of it."""
-        return StreamClient(stream=self.stream, region=self.region, endpoint_url=self.endpoint_url)
 
 
 class TableTold(NamedTuple):

@@ -17,7 +17,13 @@ from penstock.clock import awake_or_asleep
 from penstock.decoding.decoder import Decoder
 from penstock.errors import LineLost, LockLost, PenstockError, SlotBusy
 from penstock.model.relation import Relation
-from penstock.postgres.connection import connect, connect_replication, connection_parameters, one_line
+from penstock.postgres.connection import (
+    connect,
+    connect_replication,
+    connection_parameters,
+    hang_up,
+    one_line,
+)
 from penstock.postgres.leader.freshness import Freshness
 from penstock.postgres.leader.lock import LockHolder, lock_holder, see_lock, slot_hash64, try_lock
 from penstock.postgres.leader.synchronous import check_synchronous
@@ -324,7 +330,7 @@ class LeaderLine:
         if self._stream is not None:
             self._stream.close()
         for connection in self._sessions:
-            connection.pgconn.finish()
+            hang_up(connection)
 
     @property
     def _replication_connection(self) -> AsyncConnection:

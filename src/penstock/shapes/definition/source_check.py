@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Final
 
 from penstock.errors import PenstockError
 from penstock.finding import Finding
 from penstock.kinesis.read.marked_stream import MarkedStream, StreamAddress
+from penstock.kinesis.read.retention import CATCH_UP, KEEP_LONGER, is_late, too_short
 from penstock.kinesis.write.client import KEYS_IGNORED, ignores_keys
 from penstock.model.shape import ShapesFile
 from penstock.model.stream_position import StreamPosition
 from penstock.settings.kinesis import MarkedStreamSettings
 from penstock.shapes.registry.places import open_registry
-
-_LATE: Final = 0.5
-"""Of the retention: who is so far behind should not wait any longer."""
-_RAISE: Final = "aws kinesis increase-stream-retention-period"
 
 
 def address_of(settings: MarkedStreamSettings) -> StreamAddress:
@@ -57,27 +53,21 @@ def _judge_reach(address: StreamAddress, file: ShapesFile, retention: timedelta)
     registry = open_registry(file.registry_at).read()
     stream = MarkedStream(address)
     try:
-        reach = stream.reach(
-            None if registry is None else StreamPosition(registry.timeline, registry.ceiling_lsn)
-        )
+        if registry is None:
+            stream.begin(None)
+            return Finding.ok("manifests", f"of slot {address.slot}; every shape begins with a snapshot")
+        needed = StreamPosition(registry.timeline, registry.ceiling_lsn)
+        first = stream.first_needed(needed)
     finally:
         stream.close()
-    if registry is None:
-        return Finding.ok("manifests", f"of slot {address.slot}; every shape begins with a snapshot")
-    needed = StreamPosition(registry.timeline, registry.ceiling_lsn)
-    begins = StreamPosition.parse(reach.since)
+    begins = first.manifest.since_position
     if begins > needed:
-        return Finding.fail(
-            "manifests",
-            f"they begin at {begins.described()}, and the slowest shape needs them from"
-            f" {needed.described()} on: all that are behind would be snapshotted again",
-            f"nothing, if that may be; else let them catch up from Postgres. And {_RAISE}",
-        )
-    age = datetime.now(UTC) - reach.arrived
-    if age > _LATE * retention:
+        return Finding.fail("manifests", too_short(begins, needed), CATCH_UP)
+    age = datetime.now(UTC) - first.at
+    if is_late(age, retention):
         return Finding.warn(
             "manifests",
             f"the slowest shape needs what came {age.total_seconds() / 3600:.1f} h ago",
-            f"start penstock shapes soon, or {_RAISE}",
+            f"start penstock shapes soon, or {KEEP_LONGER}",
         )
     return Finding.ok("manifests", f"of slot {address.slot}; they reach back to {needed.described()}")

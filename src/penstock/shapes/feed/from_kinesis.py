@@ -12,9 +12,9 @@ import structlog
 
 from penstock.kinesis.read.chain import Chain, Link
 from penstock.kinesis.read.errors import StreamReadError
-from penstock.kinesis.read.manifest_log import Place
+from penstock.kinesis.read.manifest_log import Arrived, Place
 from penstock.kinesis.read.marked_plan import PATIENCE_S
-from penstock.kinesis.read.marked_stream import MarkedStream
+from penstock.kinesis.read.marked_stream import AT_ONCE, MarkedStream
 from penstock.model.lsn import format_lsn
 from penstock.model.stream_position import History, StreamPosition
 from penstock.shapes.feed.resnapshots import Resnapshots
@@ -35,9 +35,11 @@ class KinesisFeed:
     2. A manifest that doesn't come within a patience is a gap: shapes that lack what it spoke of are
        snapshotted again, and the others go on. At the start nothing is waited for: all that there is
        has been read in order.
-    3. What was applied but never happened, another system under the slot's name: an error, which ends the
+    3. What a former primary wrote and the server doesn't have never happened: its manifests are left out. The
+       capture that goes on writes from where the server's slot stands; else there is a gap.
+    4. A timeline that the server doesn't have, another system under the slot's name: an error, which ends the
        leadership. The next one looks at server and tables again.
-    4. The source that is told is the slot which the shapes had when they read from Postgres, if there is one:
+    5. The source that is told is the slot which the shapes had when they read from Postgres, if there is one:
        it is moved along, so that it keeps no WAL, and nothing is missing for who goes back to it.
     """
 
@@ -65,9 +67,12 @@ class KinesisFeed:
         self._history = history
         self._move_slot = move_slot
         self._on_links = on_links
-        self._held_since: float | None = None
+        self._held_at: str | None = None
+        """The place in the chain behind which something is missing, or was."""
+        self._held_since = 0.0
         self._came_at = self._moved_at = time.monotonic()
         self._is_first = True
+        self._has_left_out = False
         self._expired: set[str] = set()
         """Shards that manifests speak of, and that are gone: whoever reads there gets an error."""
 
@@ -104,10 +109,12 @@ class KinesisFeed:
             arrived = await asyncio.to_thread(self._stream.more)
             if arrived:
                 self._came_at = time.monotonic()
-            for each in arrived:
+            for each in filter(self._has_happened, arrived):
                 await self._take(self._chain.take(each.manifest, each.place), each.at)
-            if not arrived:
-                await self._look_for_gap(time.monotonic())
+            # A busy stream always has more: whether something is missing shows while others come.
+            has_all = len(arrived) < AT_ONCE
+            await self._look_for_gap(time.monotonic(), at_once=self._is_first and has_all)
+            if has_all:
                 self._is_first = False
                 await asyncio.sleep(_POLL_EVERY_S)
 
@@ -125,7 +132,6 @@ class KinesisFeed:
 
     async def _take(self, links: Sequence[tuple[Link, Place | None]], arrived: datetime) -> None:
         for link, _ in links:
-            self._refuse_unknown_timeline(link)
             if unknown := self._ledger.log.unknown_shards(link) - self._expired:
                 self._ledger.log.know(await asyncio.to_thread(self._stream.shards))
                 self._expired |= unknown & self._ledger.log.unknown_shards(link)
@@ -136,16 +142,14 @@ class KinesisFeed:
         if links:
             self._on_links()
 
-    async def _look_for_gap(self, now: float) -> None:
-        gap = self._chain.gap
+    async def _look_for_gap(self, now: float, *, at_once: bool) -> None:
+        gap, applied = self._chain.gap, self._chain.applied
         if gap is None:
-            self._held_since = None
             return
-        if self._held_since is None:
-            self._held_since = now
-        if not self._is_first and now - self._held_since < PATIENCE_S:
+        if applied != self._held_at:
+            self._held_at, self._held_since = applied, now
+        if not at_once and now - self._held_since < PATIENCE_S:
             return
-        self._held_since = None
         _log.error("stream_gap", detail=str(gap))
         links = self._chain.leap()
         start = StreamPosition.parse(links[0][0].start)
@@ -155,10 +159,21 @@ class KinesisFeed:
             await self._resnapshots.note(again)
         await self._take(links, datetime.now(UTC))
 
-    def _refuse_unknown_timeline(self, link: Link) -> None:
-        timeline = link.manifest.resolved_position.timeline
-        if timeline > self._history.timeline:
+    def _has_happened(self, arrived: Arrived) -> bool:
+        """Whether the server has all that a manifest speaks of; another server's is refused by the chain."""
+        manifest, end = arrived.manifest, arrived.manifest.resolved_position
+        if manifest.system != self._chain.system or self._history.has(end):
+            return True
+        if end.timeline > self._history.timeline:
             raise StreamReadError(
-                f"the stream is on timeline {timeline}, and the server on {self._history.timeline}: another"
-                " one was promoted. Fix: connect to the present primary"
+                f"the stream is on timeline {end.timeline}, and the server on {self._history.timeline}:"
+                " another one was promoted. Fix: connect to the present primary"
             )
+        if not self._has_left_out:
+            self._has_left_out = True
+            _log.warning(
+                "manifests_left_out",
+                detail=f"the stream goes up to {end.described()}, which the server, on timeline"
+                f" {self._history.timeline}, doesn't have: a standby was promoted that had not all of it",
+            )
+        return False

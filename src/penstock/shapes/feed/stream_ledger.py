@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from penstock.kinesis.read.chain import Link
 from penstock.model.log_offset import LogOffset
@@ -69,14 +69,27 @@ class StreamLedger(ShapeBooks):
         return again
 
     def lost(self, up_to_lsn: int, reason: str, now: float) -> list[SnapshotAgain]:
-        """The stream lacks changes below this: whoever needs some of them begins again."""
+        """The stream lacks changes below this: whoever needs some of them begins again.
+
+        So does a shape that is being copied, if the copy's cut is below: changes behind that are missing.
+        """
         again = [
             SnapshotAgain(shape, reason)
             for shape in self._held
-            if self._held[shape].tx_offset + 1 < up_to_lsn and not self.plan.awaits_snapshot(shape)
+            if self._held[shape].tx_offset + 1 < up_to_lsn
+            and (shape in self._copied or not self.plan.awaits_snapshot(shape))
         ]
         self.begin_again(again, now)
         return again
+
+    def oldest_needed(self, at: datetime, now: float) -> tuple[str, timedelta]:
+        """Who is furthest behind, and how old the records are that it needs; 0 if nobody needs any.
+
+        `at` is now by the clock that Kinesis has, too.
+        """
+        behind = self.tracker.stalled(now, 0.0)
+        oldest = self.log.oldest_needed(behind[0].offset) if behind else None
+        return ("", timedelta()) if oldest is None else (behind[0].shape, max(timedelta(), at - oldest))
 
 
 def count_readers(routes: StreamRoutes, link: Link) -> int:

@@ -65,6 +65,7 @@ class Work:
         *,
         jobs: ShapeJobs,
         threads: JobThreads,
+        count_quarantined: Callable[[int], None],
         ledger: ShapeBooks,
         keeper: RegistryKeeper,
         catalog: ShapeCatalog,
@@ -81,6 +82,7 @@ class Work:
         self._shapes = {shape.name: shape for shape in shapes}
         self._jobs = jobs
         self._threads = threads
+        self._count_quarantined = count_quarantined
         self._ledger = ledger
         self._keeper = keeper
         self._catalog = catalog
@@ -120,6 +122,9 @@ class Work:
                 return
             fault_points.reached(fault_points.FLUSH_COMMITTED)
             self.rows[shape] += done.rows
+            if done.quarantined:
+                self._count_quarantined(done.quarantined)
+                _log.warning("record_quarantined", shape=shape, records=done.quarantined)
             self._unread.pop(shape, None)
             self._ledger.flushed(shape, done.tx_offset, time.monotonic(), more=has_more)
             if done.needs_upkeep:

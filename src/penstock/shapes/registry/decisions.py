@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec import structs
@@ -51,6 +51,18 @@ class Decision(NamedTuple):
     actions: tuple[Action, ...]
     registry: Registry | None
     """To be written before anything is done; None if something is refused."""
+
+
+def needed_lsn(actions: Iterable[Action], ceiling_lsn: int) -> int | None:
+    """Where the first table that goes on needs changes from; None if none does.
+
+    The registry's ceiling says of all of them that they have everything below it, also of those whose tables
+    were not written for long.
+    """
+    offsets = [action.offset for action in actions if isinstance(action, Continue)]
+    if not offsets:
+        return None
+    return max(min(offset.tx_offset for offset in offsets) + 1, ceiling_lsn)
 
 
 def decide(

@@ -17,7 +17,8 @@ from penstock.decoding.plugins import decoder_for
 from penstock.lake.errors import CannotCompare
 from penstock.lake.spark.session_conf import check_conf, for_short_work
 from penstock.lake.spark.spark_session import open_session, stop_session
-from penstock.lake.storages.opening import Source, StreamUrl, open_verify_jobs, stream_of
+from penstock.lake.storages.opening import Source, open_verify_jobs
+from penstock.lake.storages.stream_url import StreamUrl, stream_of
 from penstock.model.shape import Shape, ShapesFile, definition_hash
 from penstock.model.stream_position import StreamPosition
 from penstock.postgres.catalog.table_catalog import ShapeCatalog

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.decoding.plugins import decoder_for
 from penstock.lake.spark.session_conf import check_conf
 from penstock.lake.spark.spark_session import open_session, stop_session
-from penstock.lake.stream.told import PLUGIN, StreamPlace, Told
+from penstock.lake.stream.place import StreamPlace
+from penstock.lake.stream.told import PLUGIN, Told
 from penstock.model.relation import Relation
 from penstock.model.shape import Shape
 from penstock.model.stream_position import StreamPosition

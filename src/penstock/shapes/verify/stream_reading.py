@@ -7,7 +7,8 @@ from typing import Final
 
 from penstock.kinesis.read.marked_plan import MarkedOffset, ReadLimits
 from penstock.lake.errors import CannotCompare
-from penstock.lake.stream.told import StreamPlace, Told
+from penstock.lake.stream.place import StreamPlace
+from penstock.lake.stream.told import Told
 from penstock.model.stream_position import StreamPosition
 from penstock.sources.marked_driver import MarkedDriver
 from penstock.sources.marked_query import EARLIEST, MarkedQuery

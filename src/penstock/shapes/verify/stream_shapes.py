@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError
-from penstock.lake.storages.opening import StreamUrl
+from penstock.lake.storages.stream_url import StreamUrl
 from penstock.lake.stream.told import Told
 from penstock.model.stream_position import StreamPosition
 from penstock.shapes.verify.cuts import Cuts, Passing, Say, ShapeCheck

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from typing import NamedTuple
+from unittest.mock import patch
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from penstock.kinesis.aws.outcome import Entry
 from penstock.kinesis.marked.manifest import ShardRange, TableMark
+from penstock.kinesis.write import marks
 from penstock.kinesis.write.event import ChangeEvent
 from penstock.kinesis.write.marks import MOST_TABLES, Draft, Marks, Tally
 from penstock.model.relation import Relation
@@ -35,6 +37,9 @@ class MarksMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        # Few records are many transactions then.
+        self.few_runs = patch.object(marks, "_FEW_RUNS", 2)
+        self.few_runs.start()
         self.marks = Marks(10, most_spans=3, most_overtaking=4)
         self.since = 10
         self.next_lsn = 10
@@ -95,6 +100,9 @@ class MarksMachine(RuleBasedStateMachine):
         assert self.marks.waiting_records <= len(self.between(self.since, self.frontier()))
         if not self.waiting and self.draft is None:
             assert self.marks.waiting_records == len(self.between(self.since, self.frontier()))
+
+    def teardown(self) -> None:
+        self.few_runs.stop()
 
     def frontier(self) -> int:
         """Where the AckTracker's would be: the end of the last transaction before one that waits."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -47,8 +48,8 @@ class _Address:
     def __init__(self, stream: _Memory) -> None:
         self._stream = stream
 
-    def open(self) -> _Memory:
-        return self._stream
+    def lend(self) -> AbstractContextManager[_Memory]:
+        return nullcontext(self._stream)
 
 
 class LedgerMachine(RuleBasedStateMachine):

@@ -11,7 +11,7 @@ from penstock.kinesis.aws.outcome import Accepted, Answered, Entry, Failed, Refu
 from penstock.kinesis.write.event import ChangeEvent
 from penstock.lake.errors import StorageFailed
 from penstock.lake.stream import publishing
-from penstock.lake.stream.publishing import MOST_RECORD_BYTES, TaskPublisher
+from penstock.lake.stream.publishing import TaskPublisher
 from penstock.model.relation import Relation
 
 
@@ -114,10 +114,3 @@ def test_what_can_not_be_delivered_ends_the_task(
     monkeypatch.setattr(publishing, "PATIENCE_S", 0.1)
     with pytest.raises(StorageFailed, match=what):
         TaskPublisher("stream", sink).publish(events(1))
-
-
-def test_a_record_that_no_stream_takes_is_not_sent() -> None:
-    sink = Sink(lambda request, event: None)
-    with pytest.raises(StorageFailed, match="leave long columns out"):
-        TaskPublisher("stream", sink).publish(events(1, MOST_RECORD_BYTES + 1))
-    assert not sink.requests

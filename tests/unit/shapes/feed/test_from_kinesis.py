@@ -9,6 +9,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
+from structlog.testing import capture_logs
 
 from penstock.kinesis.marked.manifest import Manifest
 from penstock.kinesis.read.chain import Chain
@@ -33,6 +35,7 @@ from penstock.shapes.registry.keeper import Confirmed
 NOW = datetime(2026, 11, 17, tzinfo=UTC)
 A, B = Relation("public", "a"), Relation("public", "b")
 START = 100
+FIRST = History(1, {})
 
 
 def manifest(since: int, resolved: int, *, timeline: int = 1) -> Manifest:
@@ -58,7 +61,7 @@ class Stream:
 
 
 class Desk:
-    def __init__(self, *calls: Sequence[Manifest], timeline: int = 1, ahead: int = START) -> None:
+    def __init__(self, *calls: Sequence[Manifest], history: History = FIRST, ahead: int = START) -> None:
         held = Held()
         self.ledger = StreamLedger(
             held=held,
@@ -76,7 +79,7 @@ class Desk:
             self.ledger,
             cast(Confirmed, SimpleNamespace(frontier_lsn=0)),
             cast(Resnapshots, SimpleNamespace(note=self.note)),
-            history=History(timeline, {}),
+            history=history,
             move_slot=self.move,
             on_links=lambda: None,
         )
@@ -137,6 +140,15 @@ def test_later_a_manifest_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None
     assert lost.feed.received_lsn == 130
 
 
+def test_a_gap_shows_though_manifests_never_cease(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(from_kinesis, "PATIENCE_S", 0.05)
+    desk = Desk([manifest(100, 110)], *([manifest(lsn, lsn + 1)] for lsn in range(120, 2000)))
+    desk.run(0.5)
+    assert {again.shape for again in desk.noted} == {"a", "b"}
+    assert len(desk.noted) == 2
+    assert desk.feed.received_lsn > 120
+
+
 def test_a_timeline_that_the_server_does_not_have_is_an_error() -> None:
     newer = manifest(100, 110)
     newer = Manifest(
@@ -145,6 +157,41 @@ def test_a_timeline_that_the_server_does_not_have_is_an_error() -> None:
     )  # fmt: skip
     with pytest.raises(StreamReadError, match="the stream is on timeline 2, and the server on 1"):
         Desk([newer]).run()
+
+
+def test_what_a_former_primary_wrote_and_the_server_does_not_have_is_left_out() -> None:
+    """Also what it had in part: the capture that goes on tells of that again."""
+    promoted = History(2, {1: 120})
+    former = [manifest(100, 110), manifest(110, 130), manifest(130, 160)]
+    again = Manifest(
+        "R", "7", "slot", "1" * 12, str(StreamPosition(1, 105)), str(StreamPosition(2, 125)), 0, 0, {}, {},
+        [(1, "0/78")],
+    )  # fmt: skip
+    desk = Desk(former, [again, manifest(160, 170)], history=promoted)
+    with capture_logs() as logs:
+        desk.run()
+    assert desk.noted == []
+    assert desk.feed.received_lsn == 125
+    assert desk.ledger.log.last_seen_txn_offset == whole(124)
+    (said,) = [event["detail"] for event in logs if event["event"] == "manifests_left_out"]
+    assert "up to 0/82 of timeline 1, which the server, on timeline 2, doesn't have" in said
+
+    desk = Desk([*former, replace(again, since=str(StreamPosition(2, 121)))], history=promoted)
+    desk.run()
+    assert {again.shape for again in desk.noted} == {"a", "b"}, "a gap"
+
+
+@pytest.mark.parametrize(("cut", "counts"), [(150, False), (205, True)])
+def test_a_copy_whose_cut_is_below_a_gap_is_made_again(cut: int, counts: bool) -> None:
+    """What follows the cut isn't in the stream."""
+    ledger = Desk().ledger
+    ledger.snapshot_again("a", 0.0)
+    ledger.noted("a")
+    ledger.plan.start(0.0)
+    ledger.begin_copy("a", 0.0)
+    ledger.cut("a", cut)
+    assert ("a" in [again.shape for again in ledger.lost(200, "a gap", 1.0)]) is not counts
+    assert ledger.snapshotted("a", cut, 2.0) is counts
 
 
 def test_silence_has_a_sentence() -> None:

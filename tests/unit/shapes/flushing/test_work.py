@@ -59,6 +59,7 @@ class FakeJobs:
     def __init__(self) -> None:
         self.flush_error: PenstockError | None = None
         self.needs_upkeep = False
+        self.quarantines = 0
         self.deleted: list[Bounds] = []
 
     def flush(
@@ -66,7 +67,7 @@ class FakeJobs:
     ) -> JobDone:
         if self.flush_error is not None:
             raise self.flush_error
-        return JobDone(up_to, 1, needs_upkeep=self.needs_upkeep)
+        return JobDone(up_to, 1, needs_upkeep=self.needs_upkeep, quarantined=self.quarantines)
 
     def delete_within(self, _shape: Shape, _facts: TableFacts, bounds: Bounds, tx_offset: int) -> int:
         assert tx_offset == 90, "where the table was seen last"
@@ -139,6 +140,7 @@ class Desk:
         committed = Committed(LogOffset(200, 0), 208, frozenset(["a"]))
         self.ledger.carry_out([Append(TABLE, 200, 0, b"{}"), committed], time.monotonic())
         self.ledger.log.flush(time.monotonic())
+        self.quarantined: list[int] = []
         self.work = self.new_work()
         self.ledger.plan.start(time.monotonic())
 
@@ -148,6 +150,7 @@ class Desk:
             [SHAPE],
             jobs=cast(ShapeJobs, self.jobs),
             threads=self.threads,
+            count_quarantined=self.quarantined.append,
             ledger=self.ledger,
             keeper=cast(RegistryKeeper, self.keeper),
             catalog=ShapeCatalog(unasked, Wal2Json()),
@@ -275,6 +278,15 @@ async def test_upkeep_is_due_when_a_flush_finds_that_the_table_needs_it(desk: De
     await desk.work.flush("a")
 
     assert desk.ledger.plan.start(time.monotonic()) == [Start("a", Job.UPKEEP)]
+
+
+async def test_what_went_to_the_quarantine_is_counted_and_said(desk: Desk) -> None:
+    desk.jobs.quarantines = 2
+    with capture_logs() as said:
+        await desk.work.flush("a")
+    assert desk.quarantined == [2]
+    (event,) = [each for each in said if each["event"] == "record_quarantined"]
+    assert (event["shape"], event["records"]) == ("a", 2)
 
 
 async def test_a_shape_beside_a_busy_one_gets_all_of_its_own(
