@@ -14,7 +14,7 @@ output "capture_role_arn" {
 }
 
 output "shapes_role_arn" {
-  description = "The same for penstock-shapes; null without a lake."
+  description = "The same for penstock-shapes; null without a lake and without streams as storage."
   value       = one(aws_iam_role.shapes[*].arn)
 }
 

@@ -101,6 +101,23 @@ locals {
     },
   ]
 
+  # Manifests are read back, and the last one tells where a shape stands.
+  keep_shapes_in_streams = length(var.shape_streams) == 0 ? [] : [
+    {
+      Sid    = "KeepShapesInStreams"
+      Effect = "Allow"
+      Action = [
+        "kinesis:DescribeStreamSummary",
+        "kinesis:GetRecords",
+        "kinesis:GetShardIterator",
+        "kinesis:ListShards",
+        "kinesis:PutRecord",
+        "kinesis:PutRecords",
+      ]
+      Resource = var.shape_streams
+    },
+  ]
+
   capture_policy = jsonencode({
     Version   = "2012-10-17"
     Statement = concat(local.publish, local.publish_manifests, local.encrypt, local.keep_in_quarantine)
@@ -113,6 +130,8 @@ locals {
     Version = "2012-10-17"
     Statement = concat(
       local.keep_lake,
+      local.keep_shapes_in_streams,
+      length(var.shape_streams) == 0 ? [] : local.keep_in_quarantine,
       var.shapes_read_stream ? concat(local.read, local.decrypt, local.fetch_from_quarantine) : [],
     )
   })

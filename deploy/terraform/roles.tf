@@ -2,6 +2,8 @@ locals {
   # arn:aws:iam::<account>:oidc-provider/<issuer>
   oidc_issuer = replace(var.oidc_provider_arn, "/^.*oidc-provider\\//", "")
 
+  has_shapes = var.lake != null || length(var.shape_streams) > 0
+
   service_accounts = {
     capture = "system:serviceaccount:${var.namespace}:penstock-capture"
     shapes  = "system:serviceaccount:${var.namespace}:penstock-shapes"
@@ -37,7 +39,7 @@ resource "aws_iam_role_policy" "capture" {
 }
 
 resource "aws_iam_role" "shapes" {
-  count = var.lake == null ? 0 : 1
+  count = local.has_shapes ? 1 : 0
 
   name               = "${var.name}-shapes"
   assume_role_policy = local.trust.shapes
@@ -45,7 +47,7 @@ resource "aws_iam_role" "shapes" {
 }
 
 resource "aws_iam_role_policy" "shapes" {
-  count = var.lake == null ? 0 : 1
+  count = local.has_shapes ? 1 : 0
 
   name   = "lake"
   role   = aws_iam_role.shapes[0].id

@@ -43,12 +43,18 @@ variable "quarantine" {
 }
 
 variable "lake" {
-  description = "The bucket and prefix of the shapes file's storage; null makes no role for shapes."
+  description = "The bucket and prefix of the shapes file's storage; without it and `shape_streams` there is no role for shapes."
   type = object({
     bucket = string
     prefix = optional(string, "")
   })
   default = null
+}
+
+variable "shape_streams" {
+  description = "ARNs of the streams that are a shapes file's storage (kinesis://…), those of their manifests included; `lake` is then where its registry is."
+  type        = list(string)
+  default     = []
 }
 
 variable "shapes_read_stream" {

@@ -67,3 +67,18 @@ run "everything" {
     error_message = "the streams"
   }
 }
+
+run "a_stream_as_storage" {
+  variables {
+    shape_streams = ["arn:aws:kinesis:eu-west-1:123456789012:stream/shop-shapes"]
+    quarantine    = { bucket = "kept" }
+  }
+  assert {
+    condition     = [for each in jsondecode(output.policies.shapes).Statement : each.Sid] == ["KeepShapesInStreams", "KeepInQuarantine", "SeeQuarantine"]
+    error_message = "shapes may write their own stream, and what no record of it can hold"
+  }
+  assert {
+    condition     = jsondecode(output.policies.shapes).Statement[0].Resource == ["arn:aws:kinesis:eu-west-1:123456789012:stream/shop-shapes"] && length(aws_iam_role.shapes) == 1
+    error_message = "that stream only, by a role"
+  }
+}
