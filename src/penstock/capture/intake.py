@@ -12,6 +12,7 @@ from penstock.kinesis.write.event import NO_OBJECT, ChangeEvent
 from penstock.kinesis.write.partition_key import KeyedRelation, PartitionKeys, UnknownRelation
 from penstock.model.change import Action, Boundary, Change
 from penstock.model.log_offset import OP_INFINITY
+from penstock.model.relation import Relation
 from penstock.postgres.stream.walk import FrameWalk
 
 
@@ -95,11 +96,11 @@ class Intake:
             self._unknown = unknown.relation
             return False
         self.totals.changes += 1
-        event = self._add(change.payload, key, change.commit_lsn, change.op_offset, self._safe_lsn)
-        if self._prefix is not None:
-            event.relation = self._keys.relation(change.payload)
-            if change.action is Action.TRUNCATE:
-                event.truncates = True
+        # Only manifests ask for the table.
+        relation = None if self._prefix is None else self._keys.relation(change.payload)
+        event = self._add(change.payload, key, change.commit_lsn, change.op_offset, self._safe_lsn, relation)
+        if change.action is Action.TRUNCATE:
+            event.truncates = True
         return True
 
     def begin(self, begin: Boundary) -> None:
@@ -125,7 +126,15 @@ class Intake:
         key = self._keys.fallback(boundary.wal_start)
         self._add(boundary.payload, key, boundary.commit_lsn, op_offset, safe_lsn)
 
-    def _add(self, payload: bytes, key: str, commit_lsn: int, op_offset: int, safe_lsn: int) -> ChangeEvent:
+    def _add(
+        self,
+        payload: bytes,
+        key: str,
+        commit_lsn: int,
+        op_offset: int,
+        safe_lsn: int,
+        relation: Relation | None = None,
+    ) -> ChangeEvent:
         fault = None
         if self._prefix is not None:
             marked = self._prefix.put(payload, commit_lsn, op_offset)
@@ -133,7 +142,9 @@ class Intake:
         size = len(payload) + (len(key) if key.isascii() else len(key.encode()))
         self.totals.bytes += size
         ack_id = self._tracker.register(safe_lsn)
-        event = ChangeEvent(ack_id, payload, key, size, commit_lsn, op_offset, self._now, fault)
+        event = ChangeEvent(
+            ack_id, payload, key, size, commit_lsn, op_offset, self._now, fault, False, relation
+        )
         self.room -= 1
         if size > self._max_event_bytes or fault is not None:
             self._unfit, self.room = event, 0

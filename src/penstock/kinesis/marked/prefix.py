@@ -39,7 +39,8 @@ class MarkPrefix:
         if commit_lsn != self._commit_lsn:
             timeline = self._history.of_record(commit_lsn)
             self._commit_lsn, self._head = commit_lsn, b'{"pos":"%08X.%016X.' % (timeline, commit_lsn)
-        return self._head + (self._small.get(op_offset) or self._rest(op_offset)) + payload[1:]
+        rest = self._small.get(op_offset) or self._rest(op_offset)
+        return b"".join((self._head, rest, payload[1:]))
 
     def _rest(self, op_offset: int) -> bytes:
         return b"%012X%b" % (operation(op_offset), self._tail)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import pairwise
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
@@ -18,7 +19,7 @@ from penstock.model.stream_position import History, StreamPosition, operation
 
 MOST_TABLES: Final = 200
 """So many tables are listed in a manifest; more are `*`."""
-_FEW_RUNS: Final = 8
+_FEW_TRANSACTIONS: Final = 8
 """As many tallies cost less than to keep the records of a request."""
 
 
@@ -82,31 +83,33 @@ class Tally:
 
     def add(self, events: Sequence[Told], entries: Sequence[Entry]) -> None:
         """These events were accepted there."""
-        # Written out, with local names: this is the path of every change. A table's changes come in runs.
-        shards = self._shards
-        table: Relation | None = None
-        size_bytes = run = 0
-        for event, entry in zip(events, entries, strict=True):
-            size_bytes += event.record_size_bytes
-            number = entry.sequence
-            shard = shards.get(entry.shard)
-            if shard is None:
-                shard = shards[entry.shard] = _Range(number)
-            shard.count += 1
-            last = shard.last
-            if number > last and len(number) == len(last):
-                shard.last = number
-            else:
-                shard.include(number)
-            if event.relation is not table:
-                self._count(table, run)
-                table, run = event.relation, 0
-            run += 1
-            if event.truncates and table is not None:
-                self._truncate(table, (event.commit_lsn, event.op_offset))
-        self._count(table, run)
+        assert len(events) == len(entries), "an entry for each event"
+        # In passes that the interpreter makes by itself: this is the path of every change.
         self.records += len(events)
-        self.size_bytes += size_bytes
+        self.size_bytes += sum([event.record_size_bytes for event in events])
+        for table, count in Counter([event.relation for event in events]).items():
+            self._count(table, count)
+        for event in [event for event in events if event.truncates]:
+            if event.relation is not None:
+                self._truncate(event.relation, (event.commit_lsn, event.op_offset))
+        numbers: dict[str, list[str]] = {}
+        for entry in entries:
+            its_own = numbers.get(entry.shard)
+            if its_own is None:
+                numbers[entry.shard] = [entry.sequence]
+            else:
+                its_own.append(entry.sequence)
+        for shard, its_own in numbers.items():
+            self._place(shard, its_own)
+
+    def _place(self, shard: str, numbers: list[str]) -> None:
+        # By text, and then, as sorting is stable, by length: by value. They mostly ascend, so both are quick.
+        numbers.sort()
+        numbers.sort(key=len)
+        known = self._shards.setdefault(shard, _Range(numbers[0]))
+        known.count += len(numbers)
+        known.include(numbers[0])
+        known.include(numbers[-1])
 
     def _count(self, table: Relation | None, changes: int) -> None:
         if table is not None:
@@ -270,7 +273,7 @@ class Marks:
         if max(places, default=0) < complete:
             self._next.add(events, entries)
             return
-        if sum(1 for _ in groupby(places)) <= _FEW_RUNS:
+        if len(set(places)) <= _FEW_TRANSACTIONS:
             self._tally(events, entries, complete)
             return
         self._overtaking.append(_Overtaking.of(events, entries))
@@ -354,12 +357,12 @@ class Marks:
 
     def _tally(self, events: Sequence[Told], entries: Sequence[Entry], complete_lsn: int) -> None:
         """Count records by transaction: those of one mostly stand together."""
-        at = 0
-        for commit_lsn, run in groupby([event.commit_lsn for event in events]):
-            end = at + sum(1 for _ in run)
+        places = [event.commit_lsn for event in events]
+        starts = [at for at in range(len(places)) if not at or places[at] != places[at - 1]]
+        for start, end in pairwise([*starts, len(places)]):
+            commit_lsn = places[start]
             tally = self._next if commit_lsn < complete_lsn else self._span(commit_lsn).tally
-            tally.add(events[at:end], entries[at:end])
-            at = end
+            tally.add(events[start:end], entries[start:end])
 
 
 def _first(span: _Span) -> int:

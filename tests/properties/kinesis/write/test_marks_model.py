@@ -38,7 +38,7 @@ class MarksMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         # Few records are many transactions then.
-        self.few_runs = patch.object(marks, "_FEW_RUNS", 2)
+        self.few_runs = patch.object(marks, "_FEW_TRANSACTIONS", 2)
         self.few_runs.start()
         self.marks = Marks(10, most_spans=3, most_overtaking=4)
         self.since = 10
