@@ -67,6 +67,12 @@ class Cells(msgspec.Struct, gc=False, frozen=True):
     pk: list[KeyColumn] = []
 
 
+def whole_row(cells: Cells) -> list[Cell]:
+    """The new row, with what it doesn't carry from the old one's identity."""
+    there = {cell.name for cell in cells.columns}
+    return cells.columns + [cell for cell in cells.identity if cell.name not in there]
+
+
 class Summary(msgspec.Struct, gc=False, frozen=True):
     """What may be said of a change in a log or a pointer: no row values."""
 
@@ -157,6 +163,13 @@ class Decoder(Protocol):
 
     def cells(self, payload: bytes) -> Cells:
         """Read all of a change; Unreadable if it isn't one."""
+
+    def stream_record(self, payload: bytes, action: Action, kept: Collection[str] | None) -> bytes:
+        """A change as a stream has it, told as this action, with these columns (None: all).
+
+        That is what wal2json writes, whichever the plugin. An update may be told as the insert of its whole
+        row, or as the delete of its old one. Unreadable if it isn't a change.
+        """
 
     def printed(self, cell: Cell) -> str | None:
         """What Postgres prints of a value; None for null."""

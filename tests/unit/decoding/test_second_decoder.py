@@ -8,6 +8,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 from penstock.capture.ack import AckTracker
@@ -31,11 +32,16 @@ from penstock.decoding.decoder import (
 )
 from penstock.decoding.rows import ChangeDecoder, Column
 from penstock.kinesis.write.partition_key import Fallback, PartitionKeys, UnknownRelation
+from penstock.lake.jobs.changes import ShapeLayout
+from penstock.lake.stream.flush import Flush, both_rows, rendering
+from penstock.lake.stream.keeping import Keeping
+from penstock.lake.stream.place import StreamPlace
 from penstock.model.change import Action
 from penstock.model.key_indexes import KeyIndexes
 from penstock.model.log_offset import LogOffset
 from penstock.model.relation import Relation
 from penstock.model.shape import Shape
+from penstock.model.stream_position import History
 from penstock.postgres.catalog.table_catalog import column_facts
 from penstock.postgres.catalog.table_facts import ColumnFacts, IndexFacts, LeafFacts, TableFacts
 from penstock.postgres.catalog.table_tree import Member, Tree
@@ -115,6 +121,19 @@ class LineDecoder:
         row = [Cell(name, "text", msgspec.Raw(json.dumps(value).encode())) for name, value in _cells(payload)]
         gone = action is Action.DELETE
         return Cells(action.value, [] if gone else row, row if gone else [], [KeyColumn(row[0].name)])
+
+    def stream_record(self, payload: bytes, action: Action, kept: Collection[str] | None) -> bytes:
+        relation = self.relation(payload)
+        if relation is None:
+            raise Unreadable("no table")
+        cells = [
+            {"name": name, "type": "text", "value": value}
+            for name, value in _cells(payload)
+            if kept is None or name in kept
+        ]
+        row = "identity" if action is Action.DELETE else "columns"
+        members = {"action": action.value, **relation._asdict(), row: cells, "pk": [{"name": "id"}]}
+        return json.dumps(members, separators=(",", ":")).encode()
 
     def printed(self, cell: Cell) -> str | None:
         return msgspec.json.decode(cell.value, type=str | None)
@@ -254,6 +273,42 @@ def test_the_lake_takes_it() -> None:
     assert (inserted["_penstock_action"], inserted["id"], inserted["v"]) == ("insert", "7", "x")
     assert (deleted["_penstock_action"], deleted["id"], deleted["v"]) == ("delete", "7", None)
     assert (deleted["_penstock_tx_offset"], deleted["_penstock_op_offset"]) == (100, 4)
+
+
+@pytest.mark.usefixtures("_known")
+def test_a_stream_as_storage_takes_it() -> None:
+    columns = (Column("id", "text"), Column("v", "text"))
+    layout = ShapeLayout("public.t", columns, ("id",), ("id",), plugin=DECODER.plugin, where="v = 'x'")
+    flush = Flush(
+        StreamPlace("s", "eu-north-1", None),
+        layout,
+        KeyIndexes(["id"]),
+        frozenset({"id"}),
+        History(1, {}),
+        "0" * 12,
+        "s",
+        Keeping(),
+    )
+    batch = pa.RecordBatch.from_pydict(
+        {"tx_offset": [100, 100], "op_offset": [0, 4], "payload": [LINES[1], LINES[3]]}
+    )
+
+    with_rows = both_rows(batch, layout)
+    judged = pa.RecordBatch.from_arrays(
+        [*with_rows.columns[:3], pa.array([False, True]), pa.array([True, False])],
+        names=[*with_rows.schema.names[:3], "_penstock_old_inside", "_penstock_new_inside"],
+    )
+    [records] = rendering(flush)(iter([judged]))
+
+    old, new = (with_rows[name].to_pylist() for name in ("_penstock_old", "_penstock_new"))
+    assert (old[1]["id"], new[0]) == ("7", {"id": "7", "v": "x"})
+    cells = b'[{"name":"id","type":"text","value":"7"}],"pk":[{"name":"id"}]'
+    names = b'"schema":"public","table":"t"'
+    assert records["_penstock_payload"].to_pylist() == [
+        b'{"action":"I",%s,"columns":%s}' % (names, cells),
+        b'{"action":"D",%s,"identity":%s}' % (names, cells),
+    ]
+    assert records["_penstock_key"].to_pylist() == ["public.t/7"] * 2
 
 
 @pytest.mark.usefixtures("_known")
