@@ -7,9 +7,11 @@ The rules are read off the source, so an import inside a function counts too. On
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -78,7 +80,16 @@ BEHIND_A_DOOR = {
     "penstock.lake.stream.stream_jobs": ("lake/",),
 }
 """What stands behind a door, and who may know it; the others ask at the door."""
+MEMBERS = re.compile(r'"(?:action|columns|identity|pk)":')
+MEMBER_NAMES = ("identity", "pk", "nextlsn")
+"""Of a payload: of those that are words of other things too, only the JSON text gives it away."""
+READ_PAYLOADS = ("decoding/", "kinesis/marked/", "demo/", "bench/")
+"""The decoders; who writes records of our own; who reads a stream as its users do."""
 NOT_FOR_CAPTURE = ("pyspark", "moto", "rich")
+
+
+parsed = cache(ast.parse)
+"""By the text: many rules read the same files."""
 
 
 def runtime_nodes(node: ast.AST) -> Iterator[ast.AST]:
@@ -93,7 +104,7 @@ def imports_of(file: Path, root: Path) -> set[str]:
     """Dotted names that a file imports. `from a import b` gives `a` and `a.b`: b may be a module."""
     package = ["penstock", *file.relative_to(root).parent.parts]
     names = set()
-    for node in runtime_nodes(ast.parse(file.read_text())):
+    for node in runtime_nodes(parsed(file.read_text())):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -140,6 +151,7 @@ def violations(root: Path) -> list[str]:
         *impure_pure_files(root),
         *imports_upwards(root),
         *imports_past_a_door(root),
+        *payloads_read_past_the_decoder(root),
         *(f"folders in a circle: {' -> '.join(circle)}" for circle in circles(folder_graph(root))),
     ]
 
@@ -172,6 +184,18 @@ def imports_past_a_door(root: Path) -> Iterator[str]:
         for name in sorted(imports_of(file, root) & BEHIND_A_DOOR.keys()):
             if not place.startswith(BEHIND_A_DOOR[name]):
                 yield f"{place} imports {name}, which is for {' '.join(BEHIND_A_DOOR[name])} alone"
+
+
+def payloads_read_past_the_decoder(root: Path) -> Iterator[str]:
+    for file in sorted(root.rglob("*.py")):
+        place = file.relative_to(root).as_posix()
+        if place.startswith(READ_PAYLOADS):
+            continue
+        for node in ast.walk(parsed(file.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str | bytes):
+                text = node.value if isinstance(node.value, str) else node.value.decode("latin-1")
+                if text in MEMBER_NAMES or MEMBERS.search(text):
+                    yield f"{place}, line {node.lineno}: {text!r} is a decoder's to know"
 
 
 def own_imports(root: Path) -> Iterator[tuple[Path, Path]]:
@@ -322,6 +346,16 @@ def test_a_planted_break_is_named(planted: Path, place: str, code: str, imported
     (planted / place).parent.mkdir(parents=True, exist_ok=True)
     (planted / place).write_text(code + "\n")
     assert violations(planted) == [f"{place} imports {imported}"]
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [("KEY = 'pk'", "pk"), ("""IS_Q = b'{"action":"Q"'""", '{"action":"Q"')],
+)
+def test_a_planted_look_into_a_payload_is_named(planted: Path, code: str, text: str) -> None:
+    (planted / "lake/x.py").write_text(code + "\n")
+    (planted / "decoding/x.py").write_text(code + "\n")
+    assert violations(planted) == [f"lake/x.py, line 1: {text!r} is a decoder's to know"]
 
 
 def test_an_impure_import_is_found_through_our_own_modules(planted: Path) -> None:

@@ -20,6 +20,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from penstock.decoding.decoder import Unreadable
 from penstock.decoding.plugins import STREAM_PLUGIN, decoder_for
 from penstock.decoding.rows import DecodeError
+from penstock.kinesis.marked.pointer import is_pointer
 from penstock.kinesis.marked.prefix import MarkPrefix
 from penstock.kinesis.write.client import KinesisClient
 from penstock.kinesis.write.event import ChangeEvent
@@ -28,7 +29,7 @@ from penstock.lake.errors import StorageFailed
 from penstock.lake.jobs.changes import ShapeLayout, share_out
 from penstock.lake.ports import ChangePart
 from penstock.lake.spark.spark_session import plain_errors, saying_errors
-from penstock.lake.stream.keeping import Keeping, LargeRecords, is_pointer
+from penstock.lake.stream.keeping import Keeping, LargeRecords
 from penstock.lake.stream.parts import Part, together
 from penstock.lake.stream.place import StreamPlace
 from penstock.lake.stream.publishing import TaskPublisher
