@@ -67,6 +67,12 @@ class Cells(msgspec.Struct, gc=False, frozen=True):
     pk: list[KeyColumn] = []
 
 
+def whole_row(cells: Cells) -> list[Cell]:
+    """The new row, with what it doesn't carry from the old one's identity."""
+    there = {cell.name for cell in cells.columns}
+    return cells.columns + [cell for cell in cells.identity if cell.name not in there]
+
+
 class Summary(msgspec.Struct, gc=False, frozen=True):
     """What may be said of a change in a log or a pointer: no row values."""
 
@@ -139,6 +145,10 @@ class Decoder(Protocol):
     def refused_option_fix(self) -> str:
         """Which settings to look at when a server refuses one of the plugin's options."""
 
+    @property
+    def strings_since(self) -> str:
+        """The first version that can write numbers as strings, so that NaN and the infinities have a text."""
+
     def payload(self, raw: memoryview | bytes, /) -> bytes | None:
         """What the server sent, as it travels from here on; None if it says nothing by itself.
 
@@ -157,6 +167,13 @@ class Decoder(Protocol):
 
     def cells(self, payload: bytes) -> Cells:
         """Read all of a change; Unreadable if it isn't one."""
+
+    def stream_record(self, payload: bytes, action: Action, kept: Collection[str] | None) -> bytes:
+        """A change as a stream has it, told as this action, with these columns (None: all).
+
+        That is what wal2json writes, whichever the plugin. An update may be told as the insert of its whole
+        row, or as the delete of its old one. Unreadable if it isn't a change.
+        """
 
     def printed(self, cell: Cell) -> str | None:
         """What Postgres prints of a value; None for null."""

@@ -8,6 +8,8 @@ from typing import Final
 from penstock.decoding.decoder import Decoder
 from penstock.decoding.wal2json import Wal2Json
 
+STREAM_PLUGIN: Final = "wal2json"
+"""What records of a marked stream are, whichever plugin the server has."""
 _DECODERS: Final[dict[str, Callable[[], Decoder]]] = {"wal2json": Wal2Json}
 
 

@@ -185,6 +185,13 @@ class ChangeDecoder:
             self._add(changes, at, frame)
         return self._batch(changes)
 
+    def decode_cells(self, offsets: Iterable[tuple[int, int]], frames: Iterable[Cells]) -> pa.RecordBatch:
+        """As `decode`, of frames that were read already."""
+        changes = _Changes()
+        for at, frame in zip(offsets, frames, strict=True):
+            self._add(changes, at, frame)
+        return self._batch(changes)
+
     def _add(self, changes: _Changes, at: _Place, frame: Cells) -> None:
         match frame.action:
             case "I":

@@ -56,6 +56,10 @@ _decode_summary = msgspec.json.Decoder(Summary).decode
 _decode_names = msgspec.json.Decoder(list[KeyColumn]).decode
 _decode_cells = msgspec.json.Decoder(Cells).decode
 _decode_text = msgspec.json.Decoder(str).decode
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_row = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
+_encode = msgspec.json.Encoder().encode
+_ROWS: Final = ("columns", "identity", "pk")
 
 
 class Wal2Json:
@@ -66,6 +70,7 @@ class Wal2Json:
         "WAL2JSON_NUMERIC_AS_STRING needs wal2json 2.6; WAL2JSON_ADD_TABLES and WAL2JSON_FILTER_TABLES take"
         " schema.table"
     )
+    strings_since: Final = "2.6"
     # By itself, without a function around it: this is the path of every change.
     payload: Final = staticmethod(bytes)
     """Every frame is a payload."""
@@ -112,6 +117,14 @@ class Wal2Json:
         try:
             return _decode_cells(payload)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise Unreadable("the payload is not the JSON that wal2json format 2 promises") from error
+
+    def stream_record(self, payload: bytes, action: Action, kept: Collection[str] | None) -> bytes:
+        """The payload itself where nothing is to be left out or told otherwise."""
+        try:
+            members, was = _decode_members(payload), self.action(payload)
+            return payload if action is was and kept is None else _retold(members, was, action, kept)
+        except (msgspec.DecodeError, UnicodeDecodeError, LookupError) as error:
             raise Unreadable("the payload is not the JSON that wal2json format 2 promises") from error
 
     def printed(self, cell: Cell) -> str | None:
@@ -220,6 +233,29 @@ class Wal2Json:
         """The table of a change that wal2json has dropped because it has no replica identity."""
         match = _NO_IDENTITY.search(notice)
         return None if match is None else Relation(*match.groups())
+
+
+def _retold(
+    members: dict[str, msgspec.Raw], was: Action | None, action: Action, kept: Collection[str] | None
+) -> bytes:
+    """All other members, and the text of every value, stay as they are."""
+    rows = {name: _decode_row(members[name]) for name in _ROWS if name in members}
+    if action is not was:
+        members["action"] = msgspec.Raw(_encode(action.value))
+        if action is Action.INSERT:
+            there = {_name(cell) for cell in rows["columns"]}
+            rows["columns"] += [cell for cell in rows.pop("identity") if _name(cell) not in there]
+            del members["identity"]
+        else:
+            del rows["columns"], members["columns"]
+    for name, row in rows.items():
+        told = row if kept is None else [cell for cell in row if _name(cell) in kept]
+        members[name] = msgspec.Raw(_encode(told))
+    return _encode(members)
+
+
+def _name(cell: dict[str, msgspec.Raw]) -> str:
+    return _decode_text(cell["name"])
 
 
 def _literal(name: str) -> str:

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
-from penstock.decoding.plugins import decoder_for
+from penstock.decoding.plugins import STREAM_PLUGIN, decoder_for
 from penstock.kinesis.marked.manifest import Manifest
+from penstock.kinesis.marked.pointer import is_pointer
 from penstock.kinesis.read.chain import Link
 from penstock.kinesis.read.errors import RecordsExpired, StreamReadError
 from penstock.kinesis.read.manifest_log import ManifestLog, Place
@@ -21,7 +22,7 @@ from penstock.model.log_offset import LogOffset
 from penstock.model.stream_position import StreamPosition
 from penstock.sources.log_source import Layout
 from penstock.sources.marked_query import EARLIEST, MarkedQuery
-from penstock.sources.marked_rows import PLUGIN, Typed, is_pointer, of_tables
+from penstock.sources.marked_rows import Typed, of_tables
 
 _LONGEST_STEP: Final = 1024
 _LOOKED_AT: Final = 5
@@ -170,7 +171,7 @@ class MarkedDriver:
         return Typed(layout.columns, layout.key)
 
     def _layout(self, manifests: Sequence[Manifest]) -> Layout:
-        layout = Layout(decoder_for(PLUGIN).cells)
+        layout = Layout(decoder_for(STREAM_PLUGIN).cells)
         tables = frozenset(self._query.tables)
         for manifest in manifests:
             links, shards = [Link(manifest, manifest.since)], self._shards_of([manifest])
@@ -178,7 +179,7 @@ class MarkedDriver:
                 found_first = islice(of_tables(read_task(self._stream, task), tables), _LOOKED_CHANGES)
                 for relation, found in found_first:
                     at = StreamPosition.parse(found.position)
-                    if relation is not None and not is_pointer(found):
+                    if relation is not None and not is_pointer(found.payload):
                         layout.take(relation, LogOffset(at.commit_lsn, at.operation - 1), found.payload)
         return layout
 

@@ -9,8 +9,9 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from penstock.decoding.plugins import decoder_for
+from penstock.decoding.plugins import STREAM_PLUGIN, decoder_for
 from penstock.decoding.rows import ChangeDecoder, Column
+from penstock.kinesis.marked.pointer import action_of, is_pointer
 from penstock.kinesis.read.errors import StreamReadError
 from penstock.kinesis.read.marked_ranges import MarkedRecord
 from penstock.model.lsn import format_lsn
@@ -18,8 +19,6 @@ from penstock.model.relation import Relation
 from penstock.model.stream_position import OPERATION_AT, StreamPosition
 from penstock.sources.log_source import row_schema, with_names
 
-PLUGIN: Final = "wal2json"
-"""What records of a stream are, whichever plugin the server has."""
 _ROWS: Final = 5_000
 _BYTES: Final = 4 << 20
 
@@ -49,7 +48,7 @@ class Typed(NamedTuple):
 
     def decoder(self, relation: Relation) -> ChangeDecoder:
         """For the changes of one table."""
-        return ChangeDecoder(str(relation), self.columns, self.key, plugin=PLUGIN)
+        return ChangeDecoder(str(relation), self.columns, self.key, plugin=STREAM_PLUGIN)
 
 
 def marked_schema(typed: Typed | None, tables: Sequence[Relation]) -> StructType:
@@ -62,15 +61,11 @@ Found = tuple[Relation | None, MarkedRecord]
 
 def of_tables(records: Iterator[MarkedRecord], tables: frozenset[Relation]) -> Iterator[Found]:
     """The records of these tables (none: all), each with its table."""
-    relation_of = decoder_for(PLUGIN).relation
+    relation_of = decoder_for(STREAM_PLUGIN).relation
     for record in records:
         relation = relation_of(record.payload)
         if not tables or relation in tables:
             yield relation, record
-
-
-def is_pointer(found: MarkedRecord) -> bool:
-    return decoder_for(PLUGIN).summary(found.payload).action == "Q"
 
 
 def _bounded(found: Iterator[Found]) -> Iterator[list[Found]]:
@@ -94,7 +89,7 @@ def typed_batches(found: Iterator[Found], typed: Typed) -> Iterator[pa.RecordBat
             decoder = decoders.setdefault(relation, typed.decoder(relation))
             mine = [record for each, record in held if each == relation]
             for record in mine:
-                if is_pointer(record):
+                if is_pointer(record.payload):
                     raise StreamReadError(
                         f"a change of {relation} at {record.position} is in quarantine, and has no columns"
                         ' here. Fix: .option("raw", "true") tells where it is'
@@ -119,7 +114,7 @@ class _Transaction(NamedTuple):
 
 
 def raw_batches(found: Iterator[Found]) -> Iterator[pa.RecordBatch]:
-    action_of = decoder_for(PLUGIN).summary
+    decoder = decoder_for(STREAM_PLUGIN)
     names: dict[Relation | None, str | None] = {None: None}
     known, transaction = "", _Transaction(0, 0, "")
     for held in _bounded(found):
@@ -137,7 +132,7 @@ def raw_batches(found: Iterator[Found]) -> Iterator[pa.RecordBatch]:
                     int(position[OPERATION_AT:], 16) - 1,
                     transaction.lsn,
                     names[relation],
-                    action_of(record.payload).action,
+                    action_of(record.payload, decoder),
                     record.payload,
                     record.record.partition_key,
                     record.shard,

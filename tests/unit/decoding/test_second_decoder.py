@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import struct
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 from penstock.capture.ack import AckTracker
@@ -30,19 +33,30 @@ from penstock.decoding.decoder import (
     Value,
 )
 from penstock.decoding.rows import ChangeDecoder, Column
+from penstock.kinesis.read.marked_stream import StreamAddress
 from penstock.kinesis.write.partition_key import Fallback, PartitionKeys, UnknownRelation
+from penstock.lake.jobs.changes import ShapeLayout
+from penstock.lake.stream.flush import Flush, both_rows, rendering
+from penstock.lake.stream.keeping import Keeping
+from penstock.lake.stream.place import StreamPlace
 from penstock.model.change import Action
 from penstock.model.key_indexes import KeyIndexes
 from penstock.model.log_offset import LogOffset
 from penstock.model.relation import Relation
-from penstock.model.shape import Shape
+from penstock.model.shape import Shape, ShapesFile
+from penstock.model.stream_position import History
 from penstock.postgres.catalog.table_catalog import column_facts
 from penstock.postgres.catalog.table_facts import ColumnFacts, IndexFacts, LeafFacts, TableFacts
 from penstock.postgres.catalog.table_tree import Member, Tree
 from penstock.postgres.stream.walk import FrameWalk
+from penstock.settings.loading import load_shapes_settings
 from penstock.shapes.definition.table_rules import table_problems
 from penstock.shapes.feed.collector import Append, Collector, Committed
+from penstock.shapes.feeders import feeder_for
+from penstock.shapes.leadership import Order, Service
 from penstock.sources.log_source import LogQuery, look
+from penstock.status.health import Health
+from penstock.status.shapes_metrics import ShapesMetrics
 
 
 class NoScanner:
@@ -68,6 +82,7 @@ class LineDecoder:
 
     plugin = "lines"
     refused_option_fix = "there are no options"
+    strings_since = "3"
 
     def __init__(self) -> None:
         self._names: dict[bytes, bytes] = {}
@@ -115,6 +130,19 @@ class LineDecoder:
         row = [Cell(name, "text", msgspec.Raw(json.dumps(value).encode())) for name, value in _cells(payload)]
         gone = action is Action.DELETE
         return Cells(action.value, [] if gone else row, row if gone else [], [KeyColumn(row[0].name)])
+
+    def stream_record(self, payload: bytes, action: Action, kept: Collection[str] | None) -> bytes:
+        relation = self.relation(payload)
+        if relation is None:
+            raise Unreadable("no table")
+        cells = [
+            {"name": name, "type": "text", "value": value}
+            for name, value in _cells(payload)
+            if kept is None or name in kept
+        ]
+        row = "identity" if action is Action.DELETE else "columns"
+        members = {"action": action.value, **relation._asdict(), row: cells, "pk": [{"name": "id"}]}
+        return json.dumps(members, separators=(",", ":")).encode()
 
     def printed(self, cell: Cell) -> str | None:
         return msgspec.json.decode(cell.value, type=str | None)
@@ -257,6 +285,42 @@ def test_the_lake_takes_it() -> None:
 
 
 @pytest.mark.usefixtures("_known")
+def test_a_stream_as_storage_takes_it() -> None:
+    columns = (Column("id", "text"), Column("v", "text"))
+    layout = ShapeLayout("public.t", columns, ("id",), ("id",), plugin=DECODER.plugin, where="v = 'x'")
+    flush = Flush(
+        StreamPlace("s", "eu-north-1", None),
+        layout,
+        KeyIndexes(["id"]),
+        frozenset({"id"}),
+        History(1, {}),
+        "0" * 12,
+        "s",
+        Keeping(),
+    )
+    batch = pa.RecordBatch.from_pydict(
+        {"tx_offset": [100, 100], "op_offset": [0, 4], "payload": [LINES[1], LINES[3]]}
+    )
+
+    with_rows = both_rows(batch, layout)
+    judged = pa.RecordBatch.from_arrays(
+        [*with_rows.columns[:3], pa.array([False, True]), pa.array([True, False])],
+        names=[*with_rows.schema.names[:3], "_penstock_old_inside", "_penstock_new_inside"],
+    )
+    [records] = rendering(flush)(iter([judged]))
+
+    old, new = (with_rows[name].to_pylist() for name in ("_penstock_old", "_penstock_new"))
+    assert (old[1]["id"], new[0]) == ("7", {"id": "7", "v": "x"})
+    cells = b'[{"name":"id","type":"text","value":"7"}],"pk":[{"name":"id"}]'
+    names = b'"schema":"public","table":"t"'
+    assert records["_penstock_payload"].to_pylist() == [
+        b'{"action":"I",%s,"columns":%s}' % (names, cells),
+        b'{"action":"D",%s,"identity":%s}' % (names, cells),
+    ]
+    assert records["_penstock_key"].to_pylist() == ["public.t/7"] * 2
+
+
+@pytest.mark.usefixtures("_known")
 def test_a_log_of_it_can_be_queried(tmp_path: Path) -> None:
     log = ChangeLog(create_run(tmp_path, "run"), LogLimits(min_free_bytes=0))
     log.append(Relation("public", "t"), 100, 0, LINES[1])
@@ -270,6 +334,34 @@ def test_a_log_of_it_can_be_queried(tmp_path: Path) -> None:
     assert (found.columns, found.key) == ((Column("id", "text"), Column("v", "text")), ("id",))
     decoder = found.decoder(Relation("public", "t"))
     assert decoder.decode([(100, 0)], [LINES[1]]).to_pylist()[0]["v"] == "x"
+
+
+@pytest.mark.usefixtures("_known")
+def test_shapes_from_a_stream_read_what_the_stream_has_and_cut_with_what_the_server_has() -> None:
+    settings = load_shapes_settings({}, dotenv=None)
+    replication = settings.replication.model_copy(update={"output_plugin": DECODER.plugin})
+    settings = settings.model_copy(update={"replication": replication})
+    file = ShapesFile("shapes.toml", "/lake", ())
+    address = StreamAddress("s", "s", "slot", "eu-north-1", None)
+
+    plugins_of = {}
+    for name, stream in (("slot", None), ("stream", address)):
+        feeder = feeder_for(settings, file, stream)
+        nothing: Any = None
+        leadership = feeder.leadership(
+            settings,
+            Order(file, nothing, feeder.source, feeder.plugin, frozenset(), once=False),
+            make_jobs=nothing,
+            threads=nothing,
+            service=Service(Health(), ShapesMetrics(), nothing, asyncio.Event()),
+        )
+        catalog = leadership._database.catalog
+        plugins_of[name] = (feeder.plugin, catalog.decoder.plugin, catalog.slot_plugin)
+
+    assert plugins_of == {
+        "slot": ("lines", "lines", "lines"),
+        "stream": ("wal2json", "wal2json", "lines"),
+    }
 
 
 def test_partition_keys_read_it() -> None:

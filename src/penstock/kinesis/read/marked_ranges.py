@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from penstock.kinesis.marked.pointer import POINTER_MEMBER
 from penstock.kinesis.marked.prefix import PREFIX_BYTES, unmarked
 from penstock.kinesis.read.chain import Link
 from penstock.kinesis.read.client import MOST_RECORDS, Page, ReadRecord, Start, StreamClient
@@ -15,7 +16,6 @@ from penstock.kinesis.read.shards import ShardInfo, overlapping
 from penstock.model.lsn import format_lsn
 
 _MARK: Final = b'{"pos":"'
-_POINTER: Final = b'"action":"Q"'
 _SILENCE: Final = 40
 """So many empty pages at the end of an open shard mean that nothing comes: some ten seconds."""
 _SHORT_SILENCE: Final = 4
@@ -229,7 +229,7 @@ class _Sieve:
         portion = self._portions[index]
         if not portion.start <= position < portion.end:
             return None
-        is_pointer = data.startswith(_POINTER, PREFIX_BYTES)
+        is_pointer = data.startswith(POINTER_MEMBER, PREFIX_BYTES)
         if not is_pointer:
             is_new |= self._pointers.pop(position, None) is not None
         if not is_new:

@@ -1,4 +1,4 @@
-"""The quarantine: where a payload that Kinesis can't take is kept, and the record that takes its place."""
+"""The quarantine: where a payload that Kinesis can't take is kept."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ import hashlib
 from pathlib import Path
 from typing import Final, Protocol
 
-import msgspec
-
 from penstock.durable import make_directory, sync_directory, write_whole
 from penstock.errors import PenstockError
 from penstock.model.log_offset import LogOffset
-from penstock.model.lsn import format_lsn
 
 TOO_LARGE: Final = "too_large"
 """Why a payload is there: no record can hold it."""
@@ -58,55 +55,11 @@ class FileQuarantine:
 def object_name(slot: str, offset: LogOffset, payload: bytes) -> str:
     """The name of a quarantined payload; a slot's names sort in the order of its changes.
 
-    The payload's digest is in it: after a failover, or with other WAL2JSON settings, a replay can bring other
-    bytes at the same position, and they must not be mistaken for these.
+    The payload's digest is in it: after a failover, or with other settings of records, a replay can bring
+    other bytes at the same position, and they must not be mistaken for these.
     """
     digest = hashlib.sha256(payload).hexdigest()[:12]
     return f"{slot}-{offset.tx_offset:016x}-{offset.op_offset:016x}-{digest}.wal2json"
-
-
-def pointer_record(
-    *,
-    url: str,
-    payload: bytes,
-    reason: str,
-    offset: LogOffset,
-    lsn_text: str | None,
-    schema: str | None,
-    table: str | None,
-    action: str | None,
-) -> bytes:
-    """The small record that stands in the stream for a quarantined one: where it is, never what is in it.
-
-    The same arguments give the same bytes. `reason` must not quote the row.
-    """
-    quarantined = _Quarantined(url, len(payload), hashlib.sha256(payload).hexdigest(), reason, action)
-    position = _Position(format_lsn(offset.tx_offset), offset.op_offset)
-    return msgspec.json.encode(_Pointer("Q", quarantined, lsn_text, position, schema, table))
-
-
-class _Quarantined(msgspec.Struct, frozen=True):
-    url: str
-    bytes: int
-    sha256: str
-    reason: str
-    action: str | None
-
-
-class _Position(msgspec.Struct, frozen=True):
-    commit_lsn: str
-    op_offset: int
-
-
-class _Pointer(msgspec.Struct, frozen=True):
-    """Fields stand in the order in which they are written."""
-
-    action: str
-    quarantined: _Quarantined
-    lsn: str | None
-    position: _Position
-    schema: str | None
-    table: str | None
 
 
 def _holds(target: Path, payload: bytes) -> bool:

@@ -9,6 +9,7 @@ import structlog
 
 from penstock.abandonable import in_daemon_thread
 from penstock.decoding.decoder import Summary
+from penstock.kinesis.marked.pointer import pointer_record
 from penstock.kinesis.marked.prefix import MarkPrefix, unmarked
 from penstock.kinesis.write.event import NO_OBJECT, ChangeEvent
 from penstock.kinesis.write.quarantine import (
@@ -16,7 +17,6 @@ from penstock.kinesis.write.quarantine import (
     QuarantineError,
     QuarantineStore,
     object_name,
-    pointer_record,
 )
 from penstock.status.capture_metrics import CaptureMetrics
 from penstock.status.health import Fault, Health
@@ -103,18 +103,8 @@ class UndeliverablePolicy:
         payload = self._payload(event)
         name = object_name(self._slot, event.offset, payload)
         url = await self._store_for_sure(self._store, name, payload, event)
-        what = self._summary(payload)
         _log.warning("record_quarantined", reason=reason, url=url, **self._described(event))
-        pointer = pointer_record(
-            url=url,
-            payload=payload,
-            reason=reason,
-            offset=event.offset,
-            lsn_text=what.lsn,
-            schema=what.schema,
-            table=what.table,
-            action=what.action,
-        )
+        pointer = pointer_record(payload, self._summary(payload), url=url, reason=reason, offset=event.offset)
         if self._prefix is not None:
             marked = self._prefix.put(pointer, event.commit_lsn, event.op_offset)
             assert marked is not None, "a pointer is an object"

@@ -24,6 +24,7 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from penstock.decoding.plugins import STREAM_PLUGIN
 from penstock.decoding.rows import ABSENT, ACTION
 from penstock.lake.comparison import Comparison, Counts, PostgresAt
 from penstock.lake.fold.apply import UPSERT, fold
@@ -35,7 +36,7 @@ from penstock.lake.jobs.shape_jobs import layout_of
 from penstock.lake.jobs.snapshot_source import snapshot_rows
 from penstock.lake.spark.names import column_of
 from penstock.lake.spark.spark_session import plain_errors, saying_errors
-from penstock.lake.stream.told import OP, PAYLOAD, PLUGIN, TX
+from penstock.lake.stream.told import OP, PAYLOAD, TX
 from penstock.model.shape import Shape
 
 _NOT_TOLD: Final = "_penstock_not_told"
@@ -58,7 +59,7 @@ def compare_told(
     `complete`: every row must be told. Raises what the decoder raises.
     """
     # What a shape tells was judged when it was published.
-    layout = layout_of(replace(shape, where=None), postgres.facts, PLUGIN)
+    layout = layout_of(replace(shape, where=None), postgres.facts, STREAM_PLUGIN)
     here = _postgres_rows(spark, shape, postgres)
     with plain_errors(layout.relation):
         changes = _decoded(told, layout).persist()
@@ -76,7 +77,7 @@ def compare_told(
 
 def count_rows(spark: SparkSession, shape: Shape, postgres: PostgresAt) -> int:
     """How many rows a table has. Blocks."""
-    layout = layout_of(shape, postgres.facts, PLUGIN)
+    layout = layout_of(shape, postgres.facts, STREAM_PLUGIN)
     with plain_errors(layout.relation):
         rows = snapshot_rows(spark, layout.relation, layout.columns[:1], postgres.parts, postgres.snapshot)
         return rows.count()
@@ -120,7 +121,7 @@ def _left_behind(changes: DataFrame, key: Sequence[str]) -> DataFrame:
 
 
 def _postgres_rows(spark: SparkSession, shape: Shape, postgres: PostgresAt) -> DataFrame:
-    layout = layout_of(shape, postgres.facts, PLUGIN)
+    layout = layout_of(shape, postgres.facts, STREAM_PLUGIN)
     rows = snapshot_rows(spark, layout.relation, layout.columns, postgres.parts, postgres.snapshot)
     kept = rows if layout.where is None else rows.where(F.expr(layout.where))
     return kept.select(*[column_of(name) for name in layout.stored])

@@ -17,8 +17,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from penstock.decoding.decoder import Decoder
-from penstock.decoding.plugins import decoder_for
+from penstock.decoding.decoder import Unreadable
+from penstock.decoding.plugins import STREAM_PLUGIN, decoder_for
+from penstock.decoding.rows import DecodeError
+from penstock.kinesis.marked.pointer import is_pointer
 from penstock.kinesis.marked.prefix import MarkPrefix
 from penstock.kinesis.write.client import KinesisClient
 from penstock.kinesis.write.event import ChangeEvent
@@ -27,7 +29,7 @@ from penstock.lake.errors import StorageFailed
 from penstock.lake.jobs.changes import ShapeLayout, share_out
 from penstock.lake.ports import ChangePart
 from penstock.lake.spark.spark_session import plain_errors, saying_errors
-from penstock.lake.stream.keeping import Keeping, LargeRecords, is_pointer
+from penstock.lake.stream.keeping import Keeping, LargeRecords
 from penstock.lake.stream.parts import Part, together
 from penstock.lake.stream.place import StreamPlace
 from penstock.lake.stream.publishing import TaskPublisher
@@ -82,7 +84,7 @@ def publish(spark: SparkSession, flush: Flush, ranges: Sequence[ChangePart]) -> 
     tasks = min(_MOST_TASKS, 1 + sum(part.wanted_bytes for part in ranges) // _TASK_BYTES)
     with plain_errors(f"stream {flush.place.stream}"):
         judged = _judged(_changes(spark, flush.layout, ranges), flush.layout)
-        records = judged.mapInArrow(_rendering(flush), from_arrow_schema(_RECORDS))
+        records = judged.mapInArrow(rendering(flush), from_arrow_schema(_RECORDS))
         ordered = records.repartition(tasks, _KEY).sortWithinPartitions(_TX, _OP)
         published = ordered.mapInArrow(_publishing(flush), f"{_PART} binary").collect()
     return together(Part.decode(row[_PART]) for row in published)
@@ -103,32 +105,42 @@ def open_client(place: StreamPlace, marks_stream: str | None = None) -> KinesisC
 def _changes(spark: SparkSession, layout: ShapeLayout, ranges: Sequence[ChangePart]) -> DataFrame:
     """All changes; of a layout with a `where`, with both rows of each."""
     tasks = share_out(ranges)
-    schema = pa.schema(_CHANGE)
-    if layout.where is not None:
-        row = pa.struct(list(layout.decoder().schema)[_BEFORE_THE_ROW:])
-        schema = pa.schema([*_CHANGE, pa.field(_OLD, row), pa.field(_NEW, row)])
 
     def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with saying_errors():
             for number in (number for batch in numbers for number in batch["id"].to_pylist()):
                 for part in tasks[number]:
                     for batch in part.read():
-                        yield _with_rows(batch, layout, schema)
+                        yield both_rows(batch, layout)
 
     numbers = spark.range(len(tasks), numPartitions=len(tasks))
-    return numbers.mapInArrow(read, from_arrow_schema(schema, prefer_timestamp_ntz=True))
+    return numbers.mapInArrow(read, from_arrow_schema(_schema(layout), prefer_timestamp_ntz=True))
 
 
-def _with_rows(batch: pa.RecordBatch, layout: ShapeLayout, schema: pa.Schema) -> pa.RecordBatch:
+def _schema(layout: ShapeLayout) -> pa.Schema:
+    if layout.where is None:
+        return pa.schema(_CHANGE)
+    row = pa.struct(list(layout.decoder().schema)[_BEFORE_THE_ROW:])
+    return pa.schema([*_CHANGE, pa.field(_OLD, row), pa.field(_NEW, row)])
+
+
+def both_rows(batch: pa.RecordBatch, layout: ShapeLayout) -> pa.RecordBatch:
+    """The changes; of a layout with a `where`, each with its old and its new row. DecodeError."""
+    schema = _schema(layout)
     change = [batch["tx_offset"], batch["op_offset"], batch["payload"].cast(pa.binary())]
     if layout.where is None:
         return pa.RecordBatch.from_arrays(change, schema=schema)
-    decoder = layout.decoder()
-    sides = [Sides(payload) for payload in batch["payload"].to_pylist()]
+    decoder, cells = layout.decoder(), decoder_for(layout.plugin).cells
     at = list(zip(batch["tx_offset"].to_pylist(), batch["op_offset"].to_pylist(), strict=True))
+    sides = []
+    for offset, payload in zip(at, batch["payload"].to_pylist(), strict=True):
+        try:
+            sides.append(Sides(cells(payload)))
+        except Unreadable as error:
+            raise _unreadable(layout, offset, error) from None
     rows = []
-    for payloads in ([each.old for each in sides], [each.new for each in sides]):
-        decoded = decoder.decode(at, payloads)
+    for frames in ([each.old for each in sides], [each.new for each in sides]):
+        decoded = decoder.decode_cells(at, frames)
         columns = decoded.columns[_BEFORE_THE_ROW:]
         rows.append(pa.StructArray.from_arrays(columns, fields=list(schema.field(_OLD).type)))
     return pa.RecordBatch.from_arrays([*change, *rows], schema=schema)
@@ -145,15 +157,17 @@ def _judged(changes: DataFrame, layout: ShapeLayout) -> DataFrame:
     return new.select(*known, _OLD_INSIDE, inside.alias(_NEW_INSIDE))
 
 
-def _rendering(flush: Flush) -> _Work:
+def rendering(flush: Flush) -> _Work:
+    """Makes the records, with their partition keys, of changes that were judged."""
+
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        decoder = decoder_for(flush.layout.plugin)
-        keys = PartitionKeys(decoder, by_primary_key=True, fallback=Fallback.TABLE)
+        read, written = decoder_for(flush.layout.plugin), decoder_for(STREAM_PLUGIN)
+        keys = PartitionKeys(written, by_primary_key=True, fallback=Fallback.TABLE)
         large = LargeRecords(
             flush.keeping,
             shape=flush.shape,
             region=flush.place.region,
-            decoder=decoder,
+            decoder=written,
             indexes=flush.indexes,
         )
         with saying_errors():
@@ -161,7 +175,10 @@ def _rendering(flush: Flush) -> _Work:
                 rows = []
                 columns = (batch[name].to_pylist() for name in (_TX, _OP, _PAYLOAD, _OLD_INSIDE, _NEW_INSIDE))
                 for tx, op, payload, old, new in zip(*columns, strict=True):
-                    record = render(payload, old_inside=old, new_inside=new, kept=flush.kept)
+                    try:
+                        record = render(read, payload, old_inside=old, new_inside=new, kept=flush.kept)
+                    except Unreadable as error:
+                        raise _unreadable(flush.layout, (tx, op), error) from None
                     if record is not None:
                         key = _key(keys, record, tx, flush.indexes)
                         rows.append((tx, op, large.fitting(record, key, LogOffset(tx, op)), key))
@@ -171,6 +188,10 @@ def _rendering(flush: Flush) -> _Work:
                 yield pa.RecordBatch.from_arrays(arrays, schema=_RECORDS)
 
     return work
+
+
+def _unreadable(layout: ShapeLayout, offset: tuple[int, int], error: Unreadable) -> DecodeError:
+    return DecodeError(f"{layout.relation} at {LogOffset(*offset)}: {error}")
 
 
 def _key(keys: PartitionKeys, record: bytes, tx: int, indexes: KeyIndexes) -> str:
@@ -204,7 +225,7 @@ def _publishing(flush: Flush) -> _Work:
 
 
 def _events(flush: Flush, batches: Iterator[pa.RecordBatch]) -> Iterator[ChangeEvent]:
-    decoder: Decoder = decoder_for(flush.layout.plugin)
+    decoder = decoder_for(STREAM_PLUGIN)
     prefix = MarkPrefix(flush.history, flush.by)
     number = 0
     for batch in batches:

@@ -6,23 +6,21 @@ Without one the flush fails with a sentence, before any of its records is sent.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from penstock.decoding.decoder import Decoder
+from penstock.kinesis.marked.pointer import pointer_record
 from penstock.kinesis.marked.prefix import PREFIX_BYTES
 from penstock.kinesis.write.quarantine import (
     TOO_LARGE,
     QuarantineError,
     QuarantineStore,
     object_name,
-    pointer_record,
 )
 from penstock.kinesis.write.quarantine_places import open_quarantine
 from penstock.lake.errors import StorageFailed
 from penstock.model.key_indexes import KeyIndexes
 from penstock.model.log_offset import LogOffset
-
-_POINTER: Final = b'{"action":"Q",'
 
 
 class Keeping(NamedTuple):
@@ -58,23 +56,13 @@ class LargeRecords:
         return self._pointer(self._keeping.quarantine_url, record, offset)
 
     def _pointer(self, quarantine_url: str, record: bytes, offset: LogOffset) -> bytes:
-        what = self._decoder.summary(record)
         try:
             if self._store is None:
                 self._store = open_quarantine(quarantine_url, self._region)
             url = self._store.store(object_name(self._shape, offset, record), record)
         except QuarantineError as error:
             raise StorageFailed(f"{error}. Fix: see that executors can write to QUARANTINE_URL") from error
-        return pointer_record(
-            url=url,
-            payload=record,
-            reason=TOO_LARGE,
-            offset=offset,
-            lsn_text=what.lsn,
-            schema=what.schema,
-            table=what.table,
-            action=what.action,
-        )
+        return pointer_record(record, self._decoder.summary(record), url=url, reason=TOO_LARGE, offset=offset)
 
     def _sentence(self, record: bytes, offset: LogOffset, size_bytes: int) -> str:
         key = ", ".join(self._indexes.primary or self._indexes.identity) or "none"
@@ -84,8 +72,3 @@ class LargeRecords:
             " long columns out of the shape's columns; or raise the stream's record size and"
             " KINESIS_MAX_RECORD_BYTES; or set UNDELIVERABLE_POLICY=quarantine and QUARANTINE_URL"
         )
-
-
-def is_pointer(payload: bytes) -> bool:
-    """Whether a record, without its prefix, points to one in quarantine."""
-    return payload.startswith(_POINTER)

@@ -16,16 +16,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from penstock.decoding.plugins import decoder_for
+from penstock.decoding.plugins import STREAM_PLUGIN, decoder_for
+from penstock.kinesis.marked.pointer import POINTER, action_of
 from penstock.kinesis.read.marked_ranges import MarkedRecord, MarkedTask, read_task
 from penstock.lake.spark.spark_session import plain_errors, saying_errors
 from penstock.lake.stream.place import StreamPlace
+from penstock.model.change import Action
 from penstock.model.log_offset import LogOffset
 from penstock.model.relation import Relation
 from penstock.model.stream_position import StreamPosition
 
-PLUGIN: Final = "wal2json"
-"""What records of a stream are, whichever plugin the server has."""
 RELATION: Final = "relation"
 TX: Final = "tx_offset"
 OP: Final = "op_offset"
@@ -41,8 +41,6 @@ _SCHEMA: Final = pa.schema(
         pa.field(PAYLOAD, pa.binary()),
     ]
 )
-_POINTER: Final = "Q"
-_TRUNCATE: Final = "T"
 _ROWS: Final = 5_000
 _BYTES: Final = 4 << 20
 
@@ -99,8 +97,8 @@ class Told:
             .groupBy(RELATION)
             .agg(
                 F.count(F.lit(1)),
-                F.count_if(F.col(ACTION) == _POINTER),
-                F.max(F.when(F.col(ACTION) == _TRUNCATE, at)),
+                F.count_if(F.col(ACTION) == POINTER),
+                F.max(F.when(F.col(ACTION) == Action.TRUNCATE.value, at)),
             )
         )
         with plain_errors(self.name):
@@ -122,7 +120,8 @@ class Told:
         )
         with plain_errors(self.name):
             (row,) = changes.select(
-                F.count_if(F.col(ACTION) == "I") - F.count_if(F.col(ACTION) == "D")
+                F.count_if(F.col(ACTION) == Action.INSERT.value)
+                - F.count_if(F.col(ACTION) == Action.DELETE.value)
             ).collect()
         return int(row[0])
 
@@ -134,7 +133,7 @@ class Told:
 
 def _batches(records: Iterator[MarkedRecord]) -> Iterator[pa.RecordBatch]:
     """The changes of tables, in batches of bounded size."""
-    decoder = decoder_for(PLUGIN)
+    decoder = decoder_for(STREAM_PLUGIN)
     held: list[tuple[str, int, int, str | None, bytes]] = []
     size = 0
     for record in records:
@@ -142,7 +141,7 @@ def _batches(records: Iterator[MarkedRecord]) -> Iterator[pa.RecordBatch]:
         if relation is None:
             continue
         place = StreamPosition.parse(record.position)
-        action = decoder.summary(record.payload).action
+        action = action_of(record.payload, decoder)
         held.append((str(relation), place.commit_lsn, place.operation - 1, action, record.payload))
         size += len(record.payload)
         if len(held) >= _ROWS or size >= _BYTES:

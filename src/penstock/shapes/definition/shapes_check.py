@@ -12,9 +12,10 @@ from typing import LiteralString
 from psycopg import AsyncConnection
 
 from penstock.changelog.errors import free_bytes
-from penstock.decoding.plugins import decoder_for
+from penstock.decoding.plugins import STREAM_PLUGIN, decoder_for
 from penstock.errors import PenstockError
 from penstock.finding import Finding, Level
+from penstock.lake.storages.kinds import DIRECTORY, kind_of
 from penstock.model.relation import Relation
 from penstock.model.shape import ShapesFile
 from penstock.model.size import format_size
@@ -51,7 +52,8 @@ async def look_at_shapes(
 
     `from_stream`: changes come from a stream, so a slot of the shapes' own is one that was left behind.
     """
-    decoder = decoder_for(settings.replication.output_plugin)
+    server = decoder_for(settings.replication.output_plugin)
+    decoder = decoder_for(STREAM_PLUGIN) if from_stream else server
 
     async def look_at_tables(session: AsyncConnection, plugin: PluginFacts) -> list[Finding]:
         async def same_session() -> AsyncConnection:
@@ -75,7 +77,7 @@ async def look_at_shapes(
     findings = await check_postgres(
         settings.replication,
         settings.leader,
-        options=decoder.row_options()[-1],
+        options=server.row_options()[-1],
         look_at_tables=look_at_tables,
         role="shapes",
         session_options=QUALIFIED_NAMES,
@@ -100,7 +102,7 @@ def check_storage_of(file: ShapesFile, log_directory: Path | None, min_free_byte
     `log_directory` None: there is no log.
     """
     findings = [] if log_directory is None else _log_place(log_directory, min_free_bytes)
-    if "://" not in file.registry_at:
+    if kind_of(file.registry_at) is DIRECTORY:
         findings.insert(0, _storage(Path(file.registry_at)))
     try:
         registry = open_registry(file.registry_at).read()
@@ -165,12 +167,13 @@ def _not_numbers(
     ]
     if not found:
         return []
+    name = plugin.decoder.plugin
     return [
         Finding.warn(
             "numbers",
-            f"wal2json before 2.6 writes NaN and infinities as null, in {', '.join(found[:10])}"
-            + (f" and {len(found) - 10} more" if len(found) > 10 else ""),
-            "upgrade wal2json if these columns can hold them",
+            f"{name} before {plugin.decoder.strings_since} writes NaN and infinities as null, in"
+            f" {', '.join(found[:10])}" + (f" and {len(found) - 10} more" if len(found) > 10 else ""),
+            f"upgrade {name} if these columns can hold them",
         )
     ]
 

@@ -12,17 +12,18 @@ from typing import Any, Final, NamedTuple, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.decoding.plugins import decoder_for
+from penstock.decoding.plugins import STREAM_PLUGIN, decoder_for
+from penstock.kinesis.marked.pointer import POINTER, action_of
 from penstock.kinesis.read.errors import RecordsUnusable
 from penstock.kinesis.read.marked_ranges import MarkedRecord, MarkedTask, read_task
 from penstock.kinesis.read.marked_stream import StreamAddress
+from penstock.model.change import Action
 from penstock.model.log_offset import LogOffset
 from penstock.model.lsn import format_lsn
 from penstock.model.relation import Relation
 
-PLUGIN: Final = "wal2json"
-"""What records of a stream are, whichever plugin the server has."""
-_OF_NO_TABLE: Final = frozenset({"B", "C", "M"})
+_TRUNCATE: Final = Action.TRUNCATE.value
+_OF_NO_TABLE: Final = frozenset(each.value for each in (Action.BEGIN, Action.COMMIT, Action.MESSAGE))
 _SMALL_BLOCK: Final = 1 << 20
 _RECENT_BYTES: Final = 64 << 20
 _ROWS: Final = 10_000
@@ -163,10 +164,10 @@ class StreamPart:
     def _refuse_unusable(self, ours: pa.RecordBatch) -> None:
         table = min(map(str, self.wanted))
         for action, sentence in (
-            ("Q", f"a change of {table} is in quarantine, and not in the stream"),
-            ("T", f"{table} or a partition of it was truncated"),
+            (POINTER, f"a change of {table} is in quarantine, and not in the stream"),
+            (_TRUNCATE, f"{table} or a partition of it was truncated"),
         ):
-            if action == "T" and len(self.wanted) == 1:
+            if action == _TRUNCATE and len(self.wanted) == 1:
                 continue
             found = ours.filter(pc.equal(ours["action"], action))
             if found.num_rows:
@@ -204,12 +205,12 @@ def parts_of(
 
 
 def _batches(records: Iterator[MarkedRecord]) -> Iterator[pa.RecordBatch]:
-    decoder = decoder_for(PLUGIN)
+    decoder = decoder_for(STREAM_PLUGIN)
     names: dict[Relation, str] = {}
     columns: tuple[list[Any], ...] = ([], [], [], [], [])
     size = 0
     for record in records:
-        action = decoder.summary(record.payload).action
+        action = action_of(record.payload, decoder)
         if action in _OF_NO_TABLE:
             continue
         relation = decoder.relation(record.payload)

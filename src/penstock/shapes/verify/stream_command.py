@@ -13,17 +13,17 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.decoding.plugins import decoder_for
+from penstock.decoding.plugins import STREAM_PLUGIN, decoder_for
+from penstock.decoding.table_patterns import is_told
 from penstock.lake.spark.session_conf import check_conf
 from penstock.lake.spark.spark_session import open_session, stop_session
 from penstock.lake.stream.place import StreamPlace
-from penstock.lake.stream.told import PLUGIN, Told
+from penstock.lake.stream.told import Told
 from penstock.model.relation import Relation
 from penstock.model.shape import Shape
 from penstock.model.stream_position import StreamPosition
 from penstock.postgres.catalog.table_catalog import ShapeCatalog
 from penstock.postgres.catalog.table_facts import ORDINARY
-from penstock.postgres.catalog.table_patterns import parse_patterns
 from penstock.postgres.leader.line import LeaderLine
 from penstock.postgres.timeline import flushed_lsn
 from penstock.settings.services import CaptureSettings
@@ -92,7 +92,7 @@ async def verify_stream(
         told = Told(spark, place)
         here = StreamPosition(server.timeline, await flushed_lsn(await line.connect()))
         await asyncio.to_thread(reading.read_what_is_there, told, here)
-        catalog = ShapeCatalog(line.connect, decoder_for(PLUGIN))
+        catalog = ShapeCatalog(line.connect, decoder_for(STREAM_PLUGIN))
         named = (await asyncio.to_thread(told.tables)).keys()
         checks, results = await _checks(catalog, settings, run, named)
         cuts = Cuts(catalog, line.parameters, plugin=settings.replication.output_plugin, say=say)
@@ -133,12 +133,4 @@ async def _checks(
 
 def _published(settings: CaptureSettings, tables: Sequence[Relation]) -> list[Relation]:
     """Those that capture publishes."""
-    added, filtered = (
-        parse_patterns(each) for each in (settings.wal2json.add_tables, settings.wal2json.filter_tables)
-    )
-    return [
-        each
-        for each in tables
-        if (settings.wal2json.add_tables is None or any(pattern.matches(*each) for pattern in added))
-        and not any(pattern.matches(*each) for pattern in filtered)
-    ]
+    return [each for each in tables if is_told(each, settings.content.of_records)]

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import hashlib
-import json
 import pickle
 import signal
 import stat
@@ -15,12 +13,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.kinesis.write.quarantine import (
-    FileQuarantine,
-    QuarantineError,
-    object_name,
-    pointer_record,
-)
+from penstock.kinesis.write.quarantine import FileQuarantine, QuarantineError, object_name
 from penstock.kinesis.write.quarantine_places import open_quarantine
 from penstock.model.log_offset import OP_INFINITY, LogOffset
 
@@ -227,44 +220,3 @@ def test_names_sort_by_position_and_are_file_names() -> None:
     assert names[6] == "etl_slot-00000016b374d848-000000000000000e-239f59ed55e7.wal2json"
     assert object_name("etl_slot", offsets[6], b"payload") == names[6]
     assert object_name("etl_slot", offsets[6], b"other") != names[6]
-
-
-class TestPointer:
-    def pointer(self, **changes: str | None) -> bytes:
-        fields: dict[str, str | None] = {
-            "lsn_text": "16/B374D800",
-            "schema": "public",
-            "table": "Käufe",
-            "action": "I",
-        }
-        fields.update(changes)
-        return pointer_record(
-            url="file:///q/one",
-            payload=PAYLOAD,
-            reason="too large",
-            offset=LogOffset(0x16_B374_D848, 14),
-            lsn_text=fields["lsn_text"],
-            schema=fields["schema"],
-            table=fields["table"],
-            action=fields["action"],
-        )
-
-    def test_it_says_where_what_and_why_in_a_fixed_order(self) -> None:
-        digest = hashlib.sha256(PAYLOAD).hexdigest()
-
-        assert self.pointer().decode() == (
-            f'{{"action":"Q","quarantined":{{"url":"file:///q/one","bytes":{len(PAYLOAD)},"sha256":"{digest}",'
-            '"reason":"too large","action":"I"},"lsn":"16/B374D800",'
-            '"position":{"commit_lsn":"16/B374D848","op_offset":14},"schema":"public","table":"Käufe"}'
-        )
-
-    def test_it_is_byte_identical_on_repetition_and_holds_no_row_values(self) -> None:
-        assert self.pointer() == self.pointer()
-        assert b"hunter2" not in self.pointer()
-
-    def test_what_is_unknown_is_null(self) -> None:
-        record = json.loads(self.pointer(lsn_text=None, schema=None, table=None, action=None))
-
-        assert (record["lsn"], record["schema"], record["table"]) == (None, None, None)
-        assert record["quarantined"]["action"] is None
-        assert record["position"] == {"commit_lsn": "16/B374D848", "op_offset": 14}

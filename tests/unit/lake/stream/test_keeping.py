@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from penstock.decoding.wal2json import Wal2Json
+from penstock.kinesis.marked.pointer import is_pointer
 from penstock.kinesis.marked.prefix import MarkPrefix
 from penstock.lake.errors import StorageFailed
-from penstock.lake.stream.keeping import Keeping, LargeRecords, is_pointer
+from penstock.lake.stream.keeping import Keeping, LargeRecords
 from penstock.model.key_indexes import KeyIndexes
 from penstock.model.log_offset import LogOffset
 from penstock.model.stream_position import History

@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 
+from penstock.decoding.decoder import Cells, Unreadable
+from penstock.decoding.plugins import decoder_for
 from penstock.lake.stream.rendering import NO_ROW, Sides, render
+
+DECODER = decoder_for("wal2json")
 
 
 def cells(**values: Any) -> list[dict[str, Any]]:
@@ -49,7 +53,7 @@ def test_rows_enter_stay_and_leave(
     old: dict[str, Any] | None,
     kept: frozenset[str] | None,
 ) -> None:
-    record = render(payload, old_inside=old_inside, new_inside=new_inside, kept=kept)
+    record = render(DECODER, payload, old_inside=old_inside, new_inside=new_inside, kept=kept)
     if action is None:
         assert record is None
         return
@@ -66,17 +70,31 @@ def test_rows_enter_stay_and_leave(
 
 
 def test_a_change_that_stays_what_it_is_keeps_its_bytes() -> None:
-    assert render(UPDATE, old_inside=True, new_inside=True, kept=None) is UPDATE
+    assert render(DECODER, UPDATE, old_inside=True, new_inside=True, kept=None) is UPDATE
 
 
 def test_numbers_keep_their_digits() -> None:
     payload = b'{"action":"I","columns":[{"name":"a","type":"numeric","value":1.10000000000000000000001}]}'
-    record = render(payload, old_inside=False, new_inside=True, kept=frozenset({"a"}))
+    record = render(DECODER, payload, old_inside=False, new_inside=True, kept=frozenset({"a"}))
     assert record == payload
 
 
 def test_both_rows_of_an_update_are_whole() -> None:
-    sides = Sides(UPDATE)
-    assert json.loads(sides.new) == {"action": "I", "columns": cells(id=1, v="new", w="long")}
-    assert json.loads(sides.old) == {"action": "I", "columns": cells(id=1, v="old", w="long")}
-    assert (Sides(INSERT).old, Sides(DELETE).new, Sides(TRUNCATE).new) == (NO_ROW, NO_ROW, NO_ROW)
+    sides = sides_of(UPDATE)
+    assert said_by(sides.new) == ("I", {"id": 1, "v": "new", "w": "long"})
+    assert said_by(sides.old) == ("I", {"id": 1, "v": "old", "w": "long"})
+    assert (sides_of(INSERT).old, sides_of(DELETE).new, sides_of(TRUNCATE).new) == (NO_ROW, NO_ROW, NO_ROW)
+
+
+@pytest.mark.parametrize("payload", [b"", b"{}", UPDATE[:-3], b'{"action":"I","columns":[{}]}'])
+def test_what_is_no_change_is_unreadable(payload: bytes) -> None:
+    with pytest.raises(Unreadable):
+        render(DECODER, payload, old_inside=True, new_inside=True, kept=frozenset({"id"}))
+
+
+def sides_of(payload: bytes) -> Sides:
+    return Sides(DECODER.cells(payload))
+
+
+def said_by(row: Cells) -> tuple[str, dict[str, Any]]:
+    return row.action, {cell.name: json.loads(bytes(cell.value)) for cell in row.columns}
