@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, NamedTuple, Self
 
 from pydantic import Field, model_validator
@@ -24,7 +23,7 @@ from penstock.settings.kinds import (
     Stream,
     UndeliverablePolicy,
 )
-from penstock.settings.rules import bucket_of, directory_of, text, whole_number
+from penstock.settings.rules import text, whole_number
 
 
 class RequestTimeouts(NamedTuple):
@@ -139,12 +138,6 @@ class UndeliverableSettings(Group):
                 " or s3://bucket/prefix)"
             )
         return self
-
-    @property
-    def quarantine_dir(self) -> Path | None:
-        """The directory of QUARANTINE_URL, if it is one."""
-        url = self.quarantine_url
-        return None if url is None or bucket_of(url) is not None else directory_of(url)
 
 
 class MarkedStreamSettings(Group):
