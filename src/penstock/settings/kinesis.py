@@ -23,6 +23,7 @@ from penstock.settings.kinds import (
     Stream,
     UndeliverablePolicy,
 )
+from penstock.settings.postgres import CAPTURE_SLOT
 from penstock.settings.rules import text, whole_number
 
 
@@ -146,7 +147,7 @@ class MarkedStreamSettings(Group):
     region: Region = Field(validation_alias="AWS_REGION")
     endpoint_url: HttpUrl | None = Field(default=None, validation_alias="AWS_ENDPOINT_URL_KINESIS")
     stream: Stream = Field(validation_alias="--from, the stream")
-    slot: SlotName = Field(default="etl_slot_wal2json", validation_alias="--from, slot")
+    slot: SlotName = Field(default=CAPTURE_SLOT, validation_alias="--from, slot")
     """Capture's, under which manifests stand."""
     marks: Stream | None = Field(default=None, validation_alias="--from, marks")
     """None: manifests are in the stream itself."""
