@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from penstock.shapes.pace.flush_plan import ShapeState, ShapeStatus, StalledShape
 from penstock.shapes.pace.flush_tracker import Stalled
+from penstock.shapes.pace.shape_plan import ShapeState, ShapeStatus, StalledShape
 
 LONG_JOB: Final = 10.0
 """A job that doesn't fail may take STALL_S times this. The shape that holds a full log gets as long if nobody

@@ -39,9 +39,10 @@ from penstock.shapes.flushing.work import ChangeSource, ShapeStopped, Work
 from penstock.shapes.following import drift as drift_module
 from penstock.shapes.following.departures import Departure
 from penstock.shapes.following.drift import Drift
-from penstock.shapes.pace.flush_plan import FlushPlan, Job, ShapeState, Start
+from penstock.shapes.pace.flush_plan import FlushPlan
 from penstock.shapes.pace.flush_tracker import FlushTracker
 from penstock.shapes.pace.held import Held, whole
+from penstock.shapes.pace.shape_plan import Job, ShapeState, Start
 from penstock.shapes.registry.decisions import Continue, ServerFacts, decide
 from penstock.shapes.registry.keeper import RegistryKeeper
 from penstock.shapes.registry.registry import Copy, Registry, ShapeEntry
