@@ -133,7 +133,7 @@ class Collector:
         self._held = held
         self._hindmost = next(iter(shapes), "")
         self._held_by_all = BEFORE_ALL
-        """A position that every table holds; not always the highest one."""
+        """Every table holds everything up to here; all of them may hold more."""
         self._routes = TableRoutes(walk.decoder)
         self._without_toast: frozenset[Relation] = frozenset()
         self._add_tree_routes()
