@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from penstock import exit_codes
+from penstock.settings.postgres import CAPTURE_SLOT, SHAPES_SLOT
 
 POSTGRES: Final = ("PGHOST, PGUSER, PGDATABASE, …", "the server, by libpq's own variables")
 _SLOT: Final = "REPLICATION_SLOT"
@@ -55,7 +56,7 @@ HELP: Final[Mapping[str, Help]] = {
         [
             POSTGRES,
             ("AWS_REGION, KINESIS_STREAM", "the stream; required"),
-            (_SLOT, "created if it is missing, never dropped (etl_slot_wal2json)"),
+            (_SLOT, f"created if it is missing, never dropped ({CAPTURE_SLOT})"),
             ("KINESIS_MARKED_STREAM", "true: readers can restore whole transactions"),
             ("WAL2JSON_ADD_TABLES", "only these tables: schema.table,schema.*"),
             _OPS,
@@ -78,7 +79,7 @@ HELP: Final[Mapping[str, Help]] = {
         },
         [
             POSTGRES,
-            (_SLOT, "created if it is missing, never dropped (penstock_shapes)"),
+            (_SLOT, f"created if it is missing, never dropped ({SHAPES_SLOT})"),
             ("LOG_DIR", "where changes wait; needed if the storage is no directory"),
             ("FLUSH_MAX_PARALLEL", "shapes that are flushed at once (4)"),
             _OPS,
@@ -93,7 +94,7 @@ HELP: Final[Mapping[str, Help]] = {
             ("verify --stream", "the marked stream that capture writes, folded"),
         ],
         {_OK: "equal", _FAILED: "they differ", _BAD: "it could not be compared"},
-        [POSTGRES, (_SLOT, "that of the shapes (penstock_shapes)")],
+        [POSTGRES, (_SLOT, f"that of the shapes ({SHAPES_SLOT})")],
     ),
     "check": Help(
         [
@@ -116,7 +117,7 @@ HELP: Final[Mapping[str, Help]] = {
         {_OK: "ready, or nothing wrong is seen", _FAILED: "not ready; the reasons", _BAD: "nobody answers"},
         [
             POSTGRES,
-            (_SLOT, "whose slot (etl_slot_wal2json; with --config penstock_shapes)"),
+            (_SLOT, f"whose slot ({CAPTURE_SLOT}; with --config {SHAPES_SLOT})"),
             ("AWS_REGION", "that of the stream behind --from"),
             _OPS,
         ],

@@ -28,6 +28,24 @@ def make_directory(directory: Path, mode: int = 0o700) -> None:
     sync_directory(directory.parent)
 
 
+def try_to_write(directory: Path) -> Path:
+    """Sync a file without a name there; OSError says why it can't be written.
+
+    Nothing is made: where the directory is missing, the nearest one above stands for it, and is returned.
+    """
+    place = nearest_existing(directory)
+    with tempfile.TemporaryFile(dir=place) as file:
+        file.write(b"penstock")
+        file.flush()
+        os.fsync(file.fileno())
+    return place
+
+
+def nearest_existing(directory: Path) -> Path:
+    """The directory, or the nearest one above it that exists."""
+    return next(place for place in (directory, *directory.absolute().parents) if place.exists())
+
+
 def write_whole(target: Path, content: bytes) -> None:
     """Put a file in its place, or another one's; its name is durable when its directory is synced.
 

@@ -72,7 +72,7 @@ async def test_it_goes_on_after_a_while_and_says_what_it_waited_for(
         async with asyncio.timeout(60):
             await app._check_log()
 
-    assert [line["event"] for line in said] == ["executors_awaited", "log_not_checked"]
+    assert [line["event"] for line in said] == ["waiting_for_executors", "log_not_checked"]
     assert "executors of spark://nobody:7077" in said[-1]["detail"]
     assert "executors of spark://nobody:7077" in said[0]["waits_for"]
     assert os.listdir(tmp_path / "lake" / "_penstock" / "log") == [], "its marker is gone"
@@ -113,7 +113,7 @@ def test_a_cluster_without_workers(
     site.sql("CREATE TABLE t (id int PRIMARY KEY)")
     site.write_file('name = "t"\ntable = "public.t"')
     with site.shapes("--master", master) as service:
-        said = service.wait_for_log("executors_awaited", 300.0)
+        said = service.wait_for_log("waiting_for_executors", 300.0)
         assert f"executors of {master}" in said["waits_for"]
         service.stop()
         assert service.wait(120.0) == 0

@@ -23,8 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from penstock.lake.delta import rearrange
-from penstock.lake.delta import shape_table as table_module
+from penstock.lake.delta import rearrange, upkeep
 from penstock.lake.delta.app_id import AppId
 from penstock.lake.delta.shape_table import ShapeTable
 from penstock.lake.delta.table_properties import properties
@@ -266,7 +265,7 @@ def test_the_offset_is_found_without_the_file_beside_the_commit(
 @pytest.fixture
 def tended_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every fourth version is a time for upkeep."""
-    monkeypatch.setattr(table_module, "UPKEEP_COMMITS", 4)
+    monkeypatch.setattr(upkeep, "UPKEEP_COMMITS", 4)
     monkeypatch.setattr(zlib, "crc32", lambda _: 0)
 
 
@@ -332,11 +331,11 @@ def test_tables_that_grow_together_are_not_tended_together(started: Started, tmp
     ]
     due = Counter[int]()
     for table in tables:
-        for version in range(2 * table_module.UPKEEP_COMMITS):
-            table._version = version
+        for version in range(2 * upkeep.UPKEEP_COMMITS):
+            table._upkeep.saw(version)
             if table.needs_upkeep:
                 due[version] += 1
-                table._tended_at = version
+                table._upkeep.tended_at = version
 
     assert due.total() == 200
     assert max(due.values()) <= 5

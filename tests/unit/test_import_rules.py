@@ -65,6 +65,7 @@ PURE_FILES = (
     "kinesis/read/look.py",
     "shapes/feed/collector.py",
     "shapes/pace/flush_plan.py",
+    "shapes/pace/shape_plan.py",
     "shapes/pace/flush_tracker.py",
     "shapes/registry/decisions.py",
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from penstock import exit_codes
 from penstock.bench import measures
 from penstock.bench.load import loaded_wait
 from penstock.bench.measures import Sample
@@ -16,7 +17,7 @@ from penstock.local.postgres import PrivatePostgres
 def bench_capture(
     *, changes: int, rounds: int, outage_minutes: float, markdown: Path | None, plot: Path | None
 ) -> int:
-    """Run every measurement; returns 0 if all targets were reached, 1 otherwise."""
+    """Run every measurement; OK if all targets were reached, FAILED otherwise."""
     rows: list[Row] = []
     with PrivatePostgres() as postgres:
         measured, rate = measures.throughput(postgres, say, changes=changes, rounds=rounds)
@@ -32,7 +33,7 @@ def bench_capture(
     print_table(rows)
     if markdown is not None:
         write_markdown(markdown, rows)
-    return 0 if all(row.reached is not False for row in rows) else 1
+    return exit_codes.OK if all(row.reached is not False for row in rows) else exit_codes.FAILED
 
 
 def _keep_plot(path: Path | None, samples: Sequence[Sample]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
+from penstock import exit_codes
 from penstock.bench.table import Row, print_table, say, verdict, write_markdown
 from penstock.errors import PenstockError
 
@@ -30,7 +31,7 @@ def run_parts(measured: Mapping[str, Measure], parts: Collection[str], found: li
 
 
 def report(measure: Callable[[list[Row]], None], markdown: Path | None) -> int:
-    """Measure, print the table, keep it; 0 if all targets were reached, 1 otherwise.
+    """Measure, print the table, keep it; OK if all targets were reached, FAILED otherwise.
 
     What was found is told however the measuring ends.
     """
@@ -42,4 +43,4 @@ def report(measure: Callable[[list[Row]], None], markdown: Path | None) -> int:
         print(verdict(found))
         if markdown is not None:
             write_markdown(markdown, found)
-    return 0 if all(row.reached is not False for row in found) else 1
+    return exit_codes.OK if all(row.reached is not False for row in found) else exit_codes.FAILED

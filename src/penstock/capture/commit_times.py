@@ -41,11 +41,6 @@ class CommitTimes:
         self._grain_s = FINEST_S
         self._groups: deque[_Group] = deque()
 
-    @property
-    def grain_s(self) -> float:
-        """How exact it is now."""
-        return self._grain_s
-
     def __len__(self) -> int:
         """How many groups it holds."""
         return len(self._groups)

@@ -28,6 +28,7 @@ from penstock.postgres.slot.note import NoteRefused, NoteStore, NoteUnwritten, S
 from penstock.postgres.slot.state import SlotState, check_slot, describe
 from penstock.postgres.stream.replication import ReplicationStream
 from penstock.postgres.timeline import ServerIdentity
+from penstock.service.slot_creation import say_slot_created
 from penstock.settings.services import CaptureSettings
 from penstock.status.board import StatusBoard
 from penstock.status.capture_metrics import CaptureMetrics
@@ -98,13 +99,7 @@ class Leadership:
     async def _ensure_slot(self, server: ServerIdentity) -> EnsuredSlot:
         slot, created = await self._line.ensure_slot()
         if created:
-            self._metrics.slot_creations.inc()
-            _log.warning(
-                "slot_created",
-                slot=slot.name,
-                start_lsn=format_lsn(slot.start_lsn),
-                note="changes before it are not in the stream",
-            )
+            say_slot_created(slot, self._metrics, note="changes before it are not in the stream")
         try:
             check_slot(slot, self._settings.replication.output_plugin)
         except SlotInvalid:

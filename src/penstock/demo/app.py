@@ -110,4 +110,4 @@ def _forget_other_databases() -> None:
 
 def _leave(number: int, frame: FrameType | None) -> None:
     """Told to end, or the terminal is gone: end as after Ctrl-C, so that everything is closed."""
-    sys.exit(128 + number)
+    sys.exit(exit_codes.killed_by(number))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from penstock.durable import try_to_write
 from penstock.finding import Finding
 from penstock.kinesis.aws.credentials import NO_CREDENTIALS
 from penstock.kinesis.aws.outcome import Failed
@@ -139,9 +138,7 @@ def _check_bucket(bucket: str, prefix: str, region: str) -> Finding:
 def _check_directory(directory: Path) -> Finding:
     """Tries a file without a name there, or in the nearest parent."""
     try:
-        existing = next(place for place in (directory, *directory.parents) if place.exists())
-        with tempfile.TemporaryFile(dir=existing) as file:
-            os.fsync(file.fileno())
+        existing = try_to_write(directory)
     except OSError as error:
         return Finding.fail(
             "quarantine",

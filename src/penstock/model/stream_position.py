@@ -13,6 +13,8 @@ COMMIT_OPERATION: Final = 0xFFFF_FFFF_FFFF
 """The operation of a commit: behind every change."""
 OPERATION_AT: Final = 26
 """Where it begins in a position's text; what stands before names the transaction."""
+COMMIT_LSN: Final = slice(9, 25)
+"""Where that is in a position's text."""
 
 _TEXT: Final = re.compile(r"[0-9A-F]{8}\.[0-9A-F]{16}\.[0-9A-F]{12}", re.ASCII)
 

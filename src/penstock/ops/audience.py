@@ -18,7 +18,7 @@ from penstock.status.model import Status
 MOST_PAGES: Final = 20
 _TICK_S: Final = 1.0
 _MOST_WAITING: Final = 60
-"""A page that takes nothing for so many events is hung up on; it comes back by itself."""
+"""A page that leaves this many events unread is disconnected; it comes back by itself."""
 _ENOUGH_BITS: Final = 13
 
 _Queue = asyncio.Queue[bytes | None]

@@ -106,7 +106,7 @@ class OpsServer:
         return f"http://{host}:{bound_port}"
 
     async def stop(self) -> None:
-        """Stop listening; open pages are hung up on."""
+        """Stop listening, and disconnect open pages."""
         if self._telling is not None:
             self._telling.cancel()
         self._audience.dismiss()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, NamedTuple, Self
 
 from pydantic import Field, model_validator
@@ -24,7 +23,8 @@ from penstock.settings.kinds import (
     Stream,
     UndeliverablePolicy,
 )
-from penstock.settings.rules import bucket_of, directory_of, text, whole_number
+from penstock.settings.postgres import CAPTURE_SLOT
+from penstock.settings.rules import text, whole_number
 
 
 class RequestTimeouts(NamedTuple):
@@ -140,12 +140,6 @@ class UndeliverableSettings(Group):
             )
         return self
 
-    @property
-    def quarantine_dir(self) -> Path | None:
-        """The directory of QUARANTINE_URL, if it is one."""
-        url = self.quarantine_url
-        return None if url is None or bucket_of(url) is not None else directory_of(url)
-
 
 class MarkedStreamSettings(Group):
     """A marked stream that is read; all but the region and the endpoint stands in its URL."""
@@ -153,7 +147,7 @@ class MarkedStreamSettings(Group):
     region: Region = Field(validation_alias="AWS_REGION")
     endpoint_url: HttpUrl | None = Field(default=None, validation_alias="AWS_ENDPOINT_URL_KINESIS")
     stream: Stream = Field(validation_alias="--from, the stream")
-    slot: SlotName = Field(default="etl_slot_wal2json", validation_alias="--from, slot")
+    slot: SlotName = Field(default=CAPTURE_SLOT, validation_alias="--from, slot")
     """Capture's, under which manifests stand."""
     marks: Stream | None = Field(default=None, validation_alias="--from, marks")
     """None: manifests are in the stream itself."""

@@ -16,8 +16,8 @@ from pydantic_settings import BaseSettings, DotEnvSettingsSource
 from penstock.settings.errors import SettingsError
 from penstock.settings.kinds import Group
 from penstock.settings.kinesis import MarkedStreamSettings
+from penstock.settings.postgres import SHAPES_SLOT
 from penstock.settings.services import (
-    SHAPES_SLOT,
     CaptureSettings,
     ShapesSettings,
     SlotSettings,

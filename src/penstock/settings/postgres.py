@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import Field
 
@@ -19,11 +19,15 @@ from penstock.settings.kinds import (
 )
 from penstock.settings.rules import seconds, whole_number
 
+CAPTURE_SLOT: Final = "etl_slot_wal2json"
+"""The name of capture's slot where no other is given."""
+SHAPES_SLOT: Final = "penstock_shapes"
+
 
 class ReplicationSettings(Group):
     """The slot and the way to it. The server itself is named by libpq's own variables."""
 
-    slot: SlotName = Field(default="etl_slot_wal2json", validation_alias="REPLICATION_SLOT")
+    slot: SlotName = Field(default=CAPTURE_SLOT, validation_alias="REPLICATION_SLOT")
     output_plugin: OutputPlugin = Field(default="wal2json", validation_alias="OUTPUT_PLUGIN")
     connect_timeout_s: Duration = Field(default=5.0, validation_alias="CONNECT_TIMEOUT_S")
     note: Flag = Field(default=True, validation_alias="SLOT_NOTE")

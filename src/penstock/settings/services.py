@@ -20,7 +20,6 @@ from penstock.settings.postgres import ContentSettings, LeaderSettings, Replicat
 from penstock.settings.service import ChangeLogSettings, LogSettings, OpsSettings
 from penstock.settings.timings import Timings
 
-SHAPES_SLOT = "penstock_shapes"
 MOST_OF_TIMEOUT = 0.95
 """How much of LEADER_TIMEOUT_S a sign of leadership and a request may take together."""
 

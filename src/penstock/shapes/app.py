@@ -259,7 +259,7 @@ class ShapesApp:
         try:
             await asyncio.wait(ends, timeout=_SAY_AFTER_S, return_when=asyncio.FIRST_COMPLETED)
             if not looking.done() and not stopped.done():
-                _log.warning("executors_awaited", waits_for=what)
+                _log.warning("waiting_for_executors", waits_for=what)
                 rest_s = _EXECUTORS_WITHIN_S - _SAY_AFTER_S
                 await asyncio.wait(ends, timeout=rest_s, return_when=asyncio.FIRST_COMPLETED)
         finally:

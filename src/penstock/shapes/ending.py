@@ -11,12 +11,11 @@ import structlog
 
 from penstock.errors import PenstockError
 from penstock.model.lsn import format_lsn
+from penstock.shapes.flushing.complaints import LONG_JOB
 from penstock.shapes.wiring import ShapesPipeline
 
 _LOOK_EVERY_S: Final = 0.1
 _HURRY_EVERY_S: Final = 0.05
-_LONG_JOB: Final = 10.0
-"""So many times STALL_S a job may take that doesn't fail."""
 
 _log = structlog.get_logger()
 
@@ -110,7 +109,7 @@ class Ending:
             if stalled.shape in stopped:
                 # The others are done first.
                 continue
-            if stalled.error is not None or stalled.age_s >= _LONG_JOB * self._stall_s:
+            if stalled.error is not None or stalled.age_s >= LONG_JOB * self._stall_s:
                 raise ShapeStalled(
                     f"shape {stalled.shape} made no progress for {stalled.age_s:.0f} s:"
                     f" {stalled.error or 'its job does not end'}"

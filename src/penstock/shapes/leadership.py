@@ -28,11 +28,12 @@ from penstock.postgres.timeline import ServerIdentity
 from penstock.settings.services import ShapesSettings
 from penstock.shapes.ending import Ending, flush_everything
 from penstock.shapes.flushing.job_runner import JobThreads
+from penstock.shapes.flushing.workplace import Database, Workplace
 from penstock.shapes.pace.flush_plan import FlushLimits
 from penstock.shapes.preparation import Preparation, Prepared
 from penstock.shapes.readings import ShapeLine
 from penstock.shapes.registry.registry import RegistryStore
-from penstock.shapes.wiring import Database, ShapesPipeline, Workplace
+from penstock.shapes.wiring import ShapesPipeline
 from penstock.status.board import StatusBoard
 from penstock.status.health import Fault, Health, Phase
 from penstock.status.shapes_metrics import ShapesMetrics

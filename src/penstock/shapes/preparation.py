@@ -13,7 +13,6 @@ from penstock.decoding.decoder import Decoder
 from penstock.errors import LineLost, NeedsOperator
 from penstock.lake.ports import ShapeJobs
 from penstock.model.log_offset import LogOffset
-from penstock.model.lsn import format_lsn
 from penstock.model.relation import Relation
 from penstock.model.shape import ShapesFile, definition_hash
 from penstock.model.snapshot_again import SnapshotAgain
@@ -23,6 +22,7 @@ from penstock.postgres.leader.line import LeaderLine
 from penstock.postgres.slot.state import SlotState, check_slot
 from penstock.postgres.snapshot.open_transactions import open_transactions, waits_for
 from penstock.postgres.timeline import ServerIdentity, flushed_lsn
+from penstock.service.slot_creation import say_slot_created
 from penstock.shapes.definition.table_rules import refusals
 from penstock.shapes.flushing.job_runner import JobThreads
 from penstock.shapes.pace.held import whole
@@ -206,12 +206,7 @@ class Preparation:
             raise LineLost(f"slot {self._slot} could not be made: {sentence}") from None
         check_slot(slot, self._plugin)
         if created:
-            self._metrics.slot_creations.inc()
-            _log.warning(
-                "slot_created",
-                slot=slot.name,
-                start_lsn=format_lsn(slot.start_lsn),
-                note="every shape is snapshotted before anything is confirmed",
-            )
+            note = "every shape is snapshotted before anything is confirmed"
+            say_slot_created(slot, self._metrics, note=note)
             await keeper.update(lambda registry: registry.with_ceiling(slot.start_lsn))
         return slot

@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.table import Table
 
 from penstock.model.lsn import format_lsn
-from penstock.shapes.pace.flush_plan import ShapeState
+from penstock.shapes.pace.shape_plan import ShapeState
 from penstock.shapes.readings import ShapeLine
 from penstock.status.health import Phase
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from penstock.shapes.feed.books import ShapeBooks
 from penstock.shapes.feed.port import Feed
 from penstock.shapes.flushing.complaints import complaints
-from penstock.shapes.pace.flush_plan import ShapeState, ShapeStatus
+from penstock.shapes.pace.shape_plan import ShapeState, ShapeStatus
 from penstock.status.model import ShapeReading, ShapesReading
 
 

@@ -20,12 +20,13 @@ from penstock.shapes.feed.stream_part import RecentBlocks, parts_of
 from penstock.shapes.feed.stream_routes import StreamRoutes
 from penstock.shapes.flushing.stream_watch import StreamWatch
 from penstock.shapes.flushing.work import ChangeSource
+from penstock.shapes.flushing.workplace import Database, Workplace
 from penstock.shapes.pace.flush_plan import FlushPlan
 from penstock.shapes.pace.flush_tracker import FlushTracker
 from penstock.shapes.pace.held import Held, whole
 from penstock.shapes.preparation import Prepared
 from penstock.shapes.registry.decisions import needed_lsn
-from penstock.shapes.wiring import Database, ShapesPipeline, Start, Workplace, trees_at_start
+from penstock.shapes.wiring import ShapesPipeline, Start, trees_at_start
 
 
 class Streamed(NamedTuple):

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from penstock.changelog.log import ChangeLog
-from penstock.lake.ports import ShapeJobs
 from penstock.model.log_offset import BEFORE_ALL, LogOffset
 from penstock.model.relation import Relation
 from penstock.model.shape import Shape
 from penstock.model.snapshot_again import SnapshotAgain
-from penstock.postgres.catalog.table_catalog import ShapeCatalog
 from penstock.postgres.catalog.table_facts import TableFacts
 from penstock.postgres.catalog.table_tree import Tree
 from penstock.shapes.feed.books import ShapeBooks
@@ -21,11 +19,12 @@ from penstock.shapes.feed.from_postgres import Incoming, PostgresFeed
 from penstock.shapes.feed.ledger import Ledger
 from penstock.shapes.feed.port import Feed
 from penstock.shapes.feed.resnapshots import Resnapshots
-from penstock.shapes.flushing.job_runner import JobRunner, JobThreads
+from penstock.shapes.flushing.job_runner import JobRunner
 from penstock.shapes.flushing.removals import Removals
 from penstock.shapes.flushing.table_watch import TableWatch
 from penstock.shapes.flushing.work import ChangeSource, Work
-from penstock.shapes.pace.flush_plan import FlushLimits, FlushPlan
+from penstock.shapes.flushing.workplace import Database, Workplace
+from penstock.shapes.pace.flush_plan import FlushPlan
 from penstock.shapes.pace.flush_tracker import FlushTracker
 from penstock.shapes.pace.held import Held
 from penstock.shapes.parking import Parking
@@ -46,22 +45,6 @@ def trees_at_start(
     first = {facts.relation: facts.tree for facts in known.values() if facts.relation in trees}
     own = {shape: facts.tree for shape, facts in known.items() if facts.tree != first.get(facts.relation)}
     return [first.get(relation, tree) for relation, tree in trees.items()], own
-
-
-class Workplace(NamedTuple):
-    """Who carries changes into the tables."""
-
-    jobs: ShapeJobs
-    threads: JobThreads
-    limits: FlushLimits
-    count_quarantined: Callable[[int], None]
-
-
-class Database(NamedTuple):
-    """The database itself, for looks at the catalog and for snapshots."""
-
-    catalog: ShapeCatalog
-    parameters: dict[str, Any]
 
 
 class Watch(Protocol):
@@ -126,16 +109,12 @@ class ShapesPipeline:
         )
         self.work = Work(
             shapes,
-            jobs=workplace.jobs,
-            threads=workplace.threads,
-            count_quarantined=workplace.count_quarantined,
+            workplace=workplace,
+            database=database,
             ledger=ledger,
             keeper=self.keeper,
-            catalog=database.catalog,
-            parameters=database.parameters,
             facts=start.known,
-            snapshot_again=self.resnapshots.need,
-            park=self.resnapshots.park,
+            resnapshots=self.resnapshots,
             source=source,
         )
         self.runner = JobRunner(ledger, self.work)

@@ -53,7 +53,20 @@ def test_it_is_bounded_and_errs_on_the_late_side(gaps: list[float], share: float
 
     if frontier == len(gaps):
         assert found is None
-        assert times.grain_s == FINEST_S
     else:
+        # The grain doubles only when more than `most` groups begin a grain or more apart.
+        coarsest_s = max(FINEST_S, 2 * at / most)
         assert found is not None
-        assert truth[frontier] - 2 * times.grain_s <= found.committed_at <= truth[frontier]
+        assert truth[frontier] - 2 * coarsest_s <= found.committed_at <= truth[frontier]
+
+
+def test_it_is_exact_again_when_nothing_is_left() -> None:
+    times = CommitTimes(most_groups=2)
+    for lsn in range(10):
+        times.note(lsn, lsn * 100.0)
+    assert times.oldest(10) is None
+
+    times.note(20, 2000.0)
+    times.note(21, 2000.0 + 2 * FINEST_S)
+
+    assert times.oldest(21) == Undelivered(21, 2000.0 + 2 * FINEST_S)

@@ -25,9 +25,10 @@ from penstock.shapes.feed.collector import Append, Collector, Committed
 from penstock.shapes.feed.ledger import Ledger
 from penstock.shapes.feed.port import Feed
 from penstock.shapes.feed.resnapshots import Resnapshots
-from penstock.shapes.pace.flush_plan import FlushLimits, FlushPlan, ShapeState
+from penstock.shapes.pace.flush_plan import FlushLimits, FlushPlan
 from penstock.shapes.pace.flush_tracker import FlushTracker
 from penstock.shapes.pace.held import Held, whole
+from penstock.shapes.pace.shape_plan import ShapeState
 from penstock.shapes.parking import Parking
 from penstock.shapes.readings import Readings
 from penstock.shapes.wiring import ShapesPipeline

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from penstock.model.log_offset import LogOffset
 from penstock.shapes import progress
-from penstock.shapes.pace.flush_plan import ShapeState, ShapeStatus
+from penstock.shapes.pace.shape_plan import ShapeState, ShapeStatus
 from penstock.shapes.progress import LoggedProgress, table_of
 from penstock.shapes.readings import ShapeLine
 from penstock.status.health import Phase

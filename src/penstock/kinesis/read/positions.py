@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-_COMMIT: Final = 25
-"""Timeline and commit LSN are so many bytes of a position."""
+from penstock.model.stream_position import COMMIT_OPERATION, OPERATION_AT
+
+_TRANSACTION_ENDS: Final = OPERATION_AT - 1
+"""Timeline and commit LSN stand before this byte of a position."""
 
 
 class Positions:
@@ -24,12 +26,12 @@ class Positions:
 
     def add(self, position: bytes) -> bool:
         """Whether it is new."""
-        operation = int(position[_COMMIT + 1 :], 16)
-        if operation % 2 == 0 or operation == 0xFFFF_FFFF_FFFF:
+        operation = int(position[OPERATION_AT:], 16)
+        if operation % 2 == 0 or operation == COMMIT_OPERATION:
             is_new = position not in self._ends
             self._ends.add(position)
         else:
-            is_new = self._set(position[:_COMMIT], operation >> 1)
+            is_new = self._set(position[:_TRANSACTION_ENDS], operation >> 1)
         self._count += is_new
         return is_new
 

@@ -17,7 +17,6 @@ Everything here blocks.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,17 +24,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import structlog
-from delta.exceptions import (
-    ConcurrentAppendException,
-    ConcurrentDeleteDeleteException,
-    ConcurrentDeleteReadException,
-    ConcurrentTransactionException,
-    ConcurrentWriteException,
-    MetadataChangedException,
-    ProtocolChangedException,
-)
 from delta.tables import DeltaMergeBuilder, DeltaTable
-from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F
@@ -46,28 +35,20 @@ from penstock.decoding.rows import Column as TableColumn
 from penstock.decoding.widening import TYPE_WIDENING, has_more_digits
 from penstock.durable import sync_directory
 from penstock.lake.delta.app_id import AppId
+from penstock.lake.delta.conflicts import plain_conflicts
 from penstock.lake.delta.data_files import DataFiles
 from penstock.lake.delta.delta_log import DeltaLog
 from penstock.lake.delta.foreign_commits import deleted_rows, harm, is_ours, read_version
-from penstock.lake.delta.rearrange import FILE_ROWS, ill, note_transaction, rewrite, rows_a_file
+from penstock.lake.delta.rearrange import FILE_ROWS, rows_a_file
 from penstock.lake.delta.table_properties import CONSTRAINT, kept_properties, properties
+from penstock.lake.delta.upkeep import Upkeep
 from penstock.lake.errors import ForeignCommit, OffsetRefused, StorageFailed, TableAltered, TableConflict
 from penstock.lake.fold.apply import DELETE, NetChanges
 from penstock.lake.ports import KeyRanges, Position, TableVersion
-from penstock.lake.spark.log_store import EXPECTED_VERSION, REFUSED
+from penstock.lake.spark.log_store import EXPECTED_VERSION
 from penstock.lake.spark.names import column_of, quote
 from penstock.lake.spark.spark_session import plain_errors
 
-UPKEEP_COMMITS: Final = 200
-_CONFLICTS: Final = (
-    ConcurrentAppendException,
-    ConcurrentDeleteDeleteException,
-    ConcurrentDeleteReadException,
-    ConcurrentTransactionException,
-    ConcurrentWriteException,
-    MetadataChangedException,
-    ProtocolChangedException,
-)
 _APP_ID: Final = "spark.databricks.delta.write.txnAppId"
 _VERSION: Final = "spark.databricks.delta.write.txnVersion"
 _NAME: Final = "spark.databricks.delta.commitInfo.userMetadata"
@@ -87,10 +68,7 @@ class ShapeTable:
         self._files: DataFiles | None = None
         self._trusted = -1
         """The version up to which no commit of others has changed rows."""
-        self._version = -1
-        """The newest that was seen."""
-        self._tended_at = 0
-        """The version as of which it was last tended, or tried to be."""
+        self._upkeep = Upkeep(spark, self._path, app_id, self._log)
         self._settled: int | None = None
 
     @property
@@ -137,8 +115,8 @@ class ShapeTable:
         with plain_errors(self._path):
             snapshot = self._log.snapshot()
             version = int(snapshot.version())
-            self._version = version
             if version < 0:
+                self._upkeep.saw(version)
                 return TableVersion(version, None)
             self._settle(version)
             checksum = snapshot.checksumOpt()
@@ -147,9 +125,7 @@ class ShapeTable:
             found = [transactions.apply(place) for place in range(transactions.size())]
             positions = [self._app_id.position(each.appId(), each.version()) for each in found]
             tended = [each.version() for each in found if each.appId() == self._app_id.upkeep]
-            # A table that was put in this one's place has been tended by nobody.
-            before = self._tended_at if self._tended_at <= version else 0
-            self._tended_at = max([before, *tended])
+            self._upkeep.saw(version, tended)
         return TableVersion(version, max((each for each in positions if each is not None), default=None))
 
     def state_to_build_on(self) -> TableVersion:
@@ -267,7 +243,7 @@ class ShapeTable:
         It doesn't bear our name: so it vouches for nothing that others did before it.
         """
         changes = ", ".join(f"{quote(name)} TYPE {kind}" for name, kind in types.items())
-        with self._explaining():
+        with plain_conflicts(self._path):
             self._spark.sql(f"ALTER TABLE delta.{quote(self._path)} ALTER COLUMN {changes}")
 
     def can_go_on_to(self, version: int) -> bool:
@@ -359,7 +335,7 @@ class ShapeTable:
         for name, value in wanted.items():
             writer = writer.tableProperty(name, value)
         writer = writer.option("txnAppId", str(self._app_id)).option("txnVersion", version)
-        with self._explaining():
+        with plain_conflicts(self._path):
             writer.option("maxRecordsPerFile", FILE_ROWS).createOrReplace()
         # What others did to the former rows is of no account now.
         self._trusted = -1
@@ -385,52 +361,27 @@ class ShapeTable:
 
     @property
     def needs_upkeep(self) -> bool:
-        """Whether upkeep is due, by the last look at the table. Costs nothing.
-
-        It is due once in UPKEEP_COMMITS commits, whoever made them and however many leaderships they took:
-        the table itself says as of which version it was last tended. Shapes that started together don't
-        reach it together: each counts from a number that its name gives.
-        """
-        shift = zlib.crc32(self._app_id.shape.encode())
-        return (self._version + shift) // UPKEEP_COMMITS > (self._tended_at + shift) // UPKEEP_COMMITS
+        """Whether upkeep is due, by the last look at the table. Costs nothing."""
+        return self._upkeep.is_due
 
     def upkeep(self) -> bool:
-        """Optimize, vacuum and shorten the log, if that is due; whether it was.
-
-        One that fails is left to the next time, or to the next who opens the table.
-        """
+        """Optimize, vacuum and shorten the log, if that is due; whether it was."""
         self.read_state()
         if not self.needs_upkeep:
             return False
-        self._tended_at = self._version
-        self.optimize()
-        self.vacuum()
-        self.shorten_log()
-        with self._explaining():
-            self._tended_at = note_transaction(self._spark, self._path, self._app_id.upkeep)
+        self._upkeep.run(self._known_files())
         return True
 
     def optimize(self) -> None:
-        """Split large data files and put small ones together, by key. The offset and the rows stay."""
-        if self._files is None or not self._files.key:
-            return
-        key = self._files.key
-        files = self.files(key).all()
-        wanted = rows_a_file(files)
-        chosen = ill(files, key[0], wanted)
-        if chosen:
-            with self._explaining():
-                rewrite(self._spark, self._path, chosen, key, wanted)
-
-    def vacuum(self) -> None:
-        """Delete files that no version of the last day needs."""
-        with self._explaining():
-            DeltaTable.forPath(self._spark, self._path).vacuum()
+        """See Upkeep."""
+        self._upkeep.optimize(self._known_files())
 
     def shorten_log(self) -> None:
-        """Delete what the log holds of older versions than the table's properties ask for."""
-        with self._explaining():
-            self._log.shorten()
+        """See Upkeep."""
+        self._upkeep.shorten_log()
+
+    def _known_files(self) -> DataFiles | None:
+        return None if self._files is None else self.files(self._files.key)
 
     def _own_state(self, state: TableVersion) -> TableVersion:
         """The same. A table that a newer timeline has written is not ours any more."""
@@ -450,24 +401,11 @@ class ShapeTable:
             session.conf.set(_APP_ID, str(self._app_id))
             session.conf.set(_VERSION, str(version))
         try:
-            with self._explaining():
+            with plain_conflicts(self._path):
                 yield
         finally:
             for name in (EXPECTED_VERSION, _NAME, _APP_ID, _VERSION):
                 session.conf.unset(name)
-
-    @contextmanager
-    def _explaining(self) -> Iterator[None]:
-        with plain_errors(self._path):
-            try:
-                yield
-            except _CONFLICTS as error:
-                name = type(error).__name__
-                raise TableConflict(f"{self._path}: somebody else committed meanwhile ({name})") from error
-            except (PySparkException, Py4JError) as error:
-                if REFUSED in str(error):
-                    raise TableConflict(f"{self._path}: somebody else committed just before") from error
-                raise
 
     def _read_back(self, version: int | None) -> int | None:
         at = self.read_position()

@@ -22,6 +22,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from penstock import exit_codes
 from penstock.errors import PenstockError
 from penstock.lake.errors import SparkFailed
 from penstock.lake.spark.jars import cache_directory, jars_for_spark
@@ -145,8 +146,8 @@ def main() -> int:
             make(archive)
     except (PenstockError, OSError) as error:
         print(f"classes: Spark will start without an archive of its classes: {error}", file=sys.stderr)
-        return 1
-    return 0
+        return exit_codes.FAILED
+    return exit_codes.OK
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from penstock import exit_codes
 from penstock.lake.errors import JarsMissing
 from penstock.lake.spark.log_store import log_store_jar
 
@@ -176,14 +177,14 @@ def main() -> int:
     """Fetch the jars if they aren't there; one line says what happened."""
     if not version("pyspark").startswith(f"{SPARK_VERSION}."):
         print(f"jars: pyspark {version('pyspark')} is not {SPARK_VERSION}", file=sys.stderr)
-        return 1
+        return exit_codes.FAILED
     directory = cache_directory()
     try:
         fetch_if_missing(directory)
     except JarsMissing as error:
         print(f"jars: {error}", file=sys.stderr)
-        return 1
-    return 0
+        return exit_codes.FAILED
+    return exit_codes.OK
 
 
 if __name__ == "__main__":

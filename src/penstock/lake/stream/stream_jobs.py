@@ -168,7 +168,7 @@ class StreamJobs:
                 kept.marks.put(self._manifest(name, secrets.token_hex(6), kept.at, kept.at, Part()))
                 kept.said_at = now
             except PenstockError as error:
-                _log.warning("rest_not_said", shape=name, detail=str(error))
+                _log.warning("rest_manifest_failed", shape=name, detail=str(error))
             finally:
                 kept.turn.release()
 

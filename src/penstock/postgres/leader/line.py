@@ -263,8 +263,8 @@ class LeaderLine:
     ) -> None:
         """Run the parts of a leadership. The first failure ends all; the end of `until` drains.
 
-        `drain` gets the reader's task, and the others go on meanwhile. `settle` is waited for, while the lock
-        is still ours, before a failure gives it up that isn't the line's own.
+        `drain` gets the reader's task, and the others go on meanwhile. After a failure that isn't the line's
+        own, the lock stays ours until `settle` is done.
         """
         try:
             async with asyncio.TaskGroup() as group:

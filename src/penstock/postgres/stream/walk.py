@@ -53,7 +53,6 @@ class FrameWalk:
         self.reply_requested = False
         """Whether a keepalive asked for an answer; whoever answers resets it."""
         self.messages = 0
-        self.keepalives = 0
 
     @property
     def safe_lsn(self) -> int:
@@ -124,7 +123,6 @@ class FrameWalk:
         keepalive = protocol.parse_frame(frame)
         assert isinstance(keepalive, protocol.Keepalive), "XLogData is handled before"
         self.server_time_us = keepalive.server_time_us
-        self.keepalives += 1
         self.received_lsn = max(self.received_lsn, keepalive.wal_end)
         self.reply_requested |= keepalive.reply_requested
         safe_lsn = self._transactions.keepalive(keepalive.wal_end)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from psycopg import AsyncConnection
 
 from penstock.changelog.errors import free_bytes
 from penstock.decoding.plugins import STREAM_PLUGIN, decoder_for
+from penstock.durable import nearest_existing, try_to_write
 from penstock.errors import PenstockError
 from penstock.finding import Finding, Level
 from penstock.lake.storages.kinds import DIRECTORY, kind_of
@@ -119,7 +119,7 @@ def check_storage_of(file: ShapesFile, log_directory: Path | None, min_free_byte
 
 def _log_place(directory: Path, min_free_bytes: int) -> list[Finding]:
     findings = [_writable("log", directory)]
-    room = free_bytes(_existing(directory))
+    room = free_bytes(nearest_existing(directory))
     if room < 2 * min_free_bytes:
         findings.append(
             Finding.fail(
@@ -183,7 +183,7 @@ def _storage(directory: Path) -> Finding:
     found = _writable("storage", directory)
     if found.level is not Level.FAIL:
         try:
-            with tempfile.TemporaryDirectory(prefix=".penstock-", dir=_existing(directory)) as place:
+            with tempfile.TemporaryDirectory(prefix=".penstock-", dir=nearest_existing(directory)) as place:
                 Path(place, "file").touch()
                 Path(place, "link").hardlink_to(Path(place, "file"))
         except OSError as error:
@@ -196,23 +196,14 @@ def _storage(directory: Path) -> Finding:
 
 
 def _writable(subject: str, directory: Path) -> Finding:
-    place = _existing(directory)
     try:
-        with tempfile.TemporaryFile(dir=place) as file:
-            file.write(b"penstock")
-            file.flush()
-            os.fsync(file.fileno())
+        try_to_write(directory)
     except OSError as error:
         return Finding.fail(
             subject,
             f"{directory} can't be written: {error.strerror or error}",
-            f"move away the file {place}, or name another directory"
+            f"move away the file {nearest_existing(directory)}, or name another directory"
             if isinstance(error, NotADirectoryError)
             else "give this user the right to write there, or name another directory",
         )
     return Finding.ok(subject, f"{directory} can be written")
-
-
-def _existing(directory: Path) -> Path:
-    """The directory, or the nearest one above it that exists."""
-    return next(place for place in (directory, *directory.absolute().parents) if place.exists())

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from penstock.errors import ProtocolViolation
 from penstock.model.change import Action, Boundary, Change
@@ -17,9 +17,9 @@ from penstock.postgres.snapshot.content import Content
 from penstock.postgres.stream.walk import FrameWalk
 from penstock.shapes.following.departures import Departure, Departures
 from penstock.shapes.following.doubts import Doubts
+from penstock.shapes.following.followed_tables import FollowedTables
 from penstock.shapes.following.rewrites import Doubt, judge, without_toast
-
-_MOST_ROUTES: Final = 20_000
+from penstock.shapes.following.table_routes import TableRoutes
 
 
 class Append(NamedTuple):
@@ -119,45 +119,33 @@ class Collector:
         own_trees: Mapping[str, Tree] = MappingProxyType({}),
         looked: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
-        """`shapes`: the table of each; `held`: see Held, which is read whenever a transaction begins.
+        """`shapes`, `trees`, `own_trees`: see FollowedTables. `held`: see Held, read as a transaction begins.
 
-        A followed table without a tree is gone: nothing is held of its shapes. `own_trees`: of shapes whose
-        table was last judged as another tree than the one in `trees`. `looked`: of shapes that go on, up
-        to where, at least, their tables had the partitions that those trees have.
+        Nothing is held of the shapes of a table that is gone. `looked`: of shapes that go on, up to where, at
+        least, their tables had the partitions that those trees have.
         """
         self._walk = walk
         self._decoder = walk.decoder
-        self._followers: dict[Relation, frozenset[str]] = {
-            table: frozenset(name for name, followed in shapes.items() if followed == table)
-            for table in shapes.values()
-        }
-        self._trees = {tree.table.relation: tree for tree in trees if tree.table.relation in self._followers}
+        self._tables = FollowedTables(shapes, trees, own_trees)
+        self._trees = dict(self._tables.judged)
+        """As the last look had them."""
         self._shapes = tuple(shapes)
         self._held = held
         self._hindmost = next(iter(shapes), "")
         self._held_by_all = BEFORE_ALL
-        """A position that every table holds; not always the highest one."""
-        self._gone = self._followers.keys() - self._trees.keys()
-        self._routes: dict[Relation, frozenset[Relation]] = {}
-        self._layouts: set[frozenset[str]] = set()
-        """The columns that partitions have, or had; empty: not known."""
+        """Every table holds everything up to here; all of them may hold more."""
+        self._routes = TableRoutes(walk.decoder)
         self._without_toast: frozenset[Relation] = frozenset()
-        self._own_trees = dict(own_trees)
         self._add_tree_routes()
-        self._judged = dict(self._trees)
         self._is_first = True
         """Whether the first check is to come."""
         self._doubts = Doubts(walk.decoder)
-        self._copied: dict[str, int] = {}
-        """Up to where the last copy of a shape goes, if one has begun in this leadership."""
         self._departures = Departures()
         self._since = {
             table: min((looked[name] for name in names if name in looked), default=0)
-            for table, names in self._followers.items()
+            for table, names in self._tables.followers.items()
         }
         """Up to here, at least, each table had the partitions that its tree has."""
-        self._learned: dict[Relation, bool] = {}
-        """Partitions that no look has had yet; whether one has lacked it, which may have begun before."""
         self._is_needed = False
         self._whole = BEFORE_ALL
         """Where the open transaction ends."""
@@ -182,23 +170,23 @@ class Collector:
 
         That may be kept in the registry: what is not yet judged is found again after a crash.
         """
-        return self._own_trees.get(shape, self._judged[table])
+        return self._tables.tree_of(table, shape)
 
     def is_gone(self, shape: str) -> bool:
         """Whether the last look, or the start, found no table of the name that the shape follows."""
-        return any(shape in self._followers[table] for table in self._gone)
+        return self._tables.is_gone(shape)
 
     def relations_of(self, table: Relation) -> frozenset[Relation]:
         """The relations under which changes of a followed table are in the log."""
-        return frozenset(relation for relation, tables in self._routes.items() if table in tables)
+        return self._routes.relations_of(table)
 
     def followers(self, relation: Relation) -> frozenset[str]:
         """The shapes whose changes are in the log under this relation."""
-        return frozenset(self._shapes_of(self._routes.get(relation, ())))
+        return frozenset(self._tables.shapes_of(self._routes.known.get(relation, ())))
 
     def copy_begins(self, shape: str, cut_lsn: int) -> None:
         """A copy has its cut: what commits before it may never come to the log."""
-        self._copied[shape] = cut_lsn - 1
+        self._tables.cuts[shape] = cut_lsn
 
     def take(self, frames: Sequence[memoryview], start: int, *, pause: bool = False) -> Collected:
         """Take frames from index `start` on, as many as possible; with `pause`, to the transaction's end."""
@@ -209,24 +197,23 @@ class Collector:
 
     def learn(self, relation: Relation, found: Found | None) -> list[SnapshotAgain]:
         """The catalog's answer for the relation that was asked for; None: it has none of that name."""
-        tables = self._followers.keys() & {relation, *(found.ancestors if found else ())}
-        self._routes[relation] = frozenset(tables)
+        tables = self._tables.followers.keys() & {relation, *(found.ancestors if found else ())}
+        self._routes.learn(relation, frozenset(tables))
         parents = sorted(tables - {relation})
         if found is None or not parents:
             return []
-        self._learned[relation] = False
         self._doubts.follow(relation, self._whole.tx_offset)
         reasons = dict.fromkeys(parents, f"{relation} was attached, with what it held")
-        return self._again(reasons if found.attached else {})
+        return self._tables.again(reasons if found.attached else {})
 
     def knows(self, relation: Relation) -> bool:
         """Whether `learn` has been told of it, or it needs no telling."""
-        return relation in self._routes
+        return relation in self._routes.known
 
     def left_out(self, relation: Relation) -> list[SnapshotAgain]:
         """The server says that it left out a change of this relation, which must be known."""
         reason = f"the server left out changes of {relation}, which has no replica identity"
-        return self._again(dict.fromkeys(sorted(self._routes[relation]), reason))
+        return self._tables.again(dict.fromkeys(sorted(self._routes.known[relation]), reason))
 
     @property
     def doubts(self) -> list[Doubt]:
@@ -261,12 +248,13 @@ class Collector:
         `wal_lsn`: where the server's WAL was then, or later; `before_lsn`: what was on disk then, or before.
         """
         now = {tree.table.relation: tree for tree in trees}
-        reasons = self._unlearned(now)
-        own = [(tree.table.relation, tree) for tree in self._own_trees.values()] if self._is_first else []
+        reasons = self._routes.lost(now.values())
+        own_trees = self._tables.own_trees.values() if self._is_first else ()
+        own = [(tree.table.relation, tree) for tree in own_trees]
         self._is_first = False
         for table, before in (*self._trees.items(), *own):
-            judgement = judge(before, now.get(table), wal_lsn, self._routes, self._since[table])
-            if judgement.again and (table in now or table not in self._gone):
+            judgement = judge(before, now.get(table), wal_lsn, self._routes.known, self._since[table])
+            if judgement.again and (table in now or table not in self._tables.gone):
                 reasons[table] = judgement.again
             self._doubts.raise_all(judgement.doubts)
             self._departures.add(judgement.departures)
@@ -274,15 +262,15 @@ class Collector:
                 is_doubtful = self._doubts.are_open_about(departure.names)
                 if table in dict(own) or is_doubtful or not self._may_delete_all(departure):
                     reasons.setdefault(table, departure.reason)
-        for table in self._gone & now.keys():
+        for table in self._tables.gone & now.keys():
             # Its changes had no route meanwhile, so no snapshot may have begun before.
             reasons.setdefault(table, f"there is a table {table} again")
-        self._gone = self._followers.keys() - now.keys()
-        self._trees |= {table: tree for table, tree in now.items() if table in self._followers}
+        self._tables.gone = self._tables.followers.keys() - now.keys()
+        self._trees |= {table: tree for table, tree in now.items() if table in self._tables.followers}
         self._since = {table: max(lsn, before_lsn) for table, lsn in self._since.items()}
         again = self._begin_again(reasons)
         self._departures.forget_changes_before(min(self._since.values(), default=0))
-        self._doubts.looked(wal_lsn, self._learned.keys())
+        self._doubts.looked(wal_lsn, self._routes.learned)
         return again
 
     def settle(self, doubt: Doubt, content: Content) -> list[SnapshotAgain]:
@@ -290,8 +278,8 @@ class Collector:
         if not self._doubts.are_about(doubt, content):
             # The next look sees what became of it.
             return []
-        copies = [self._copied.get(shape, content.cut_lsn) for shape in self._followers[doubt.table]]
-        copied_lsn = max((copied for copied in copies if copied < content.cut_lsn), default=None)
+        copies = [self._copied_lsn(shape) for shape in self._tables.followers[doubt.table]]
+        copied_lsn = max((lsn for lsn in copies if 0 <= lsn < content.cut_lsn), default=None)
         if not self._doubts.are_proved_wrong(doubt, content, copied_lsn):
             return self.give_up(doubt)
         self._doubts.close(doubt)
@@ -308,7 +296,8 @@ class Collector:
         """A doubt is confirmed, or can't be settled."""
         if not self._doubts.close(doubt):
             return []
-        if all(self._held_by(shape).tx_offset >= doubt.look_lsn for shape in self._followers[doubt.table]):
+        followers = self._tables.followers[doubt.table]
+        if all(self._held_by(shape).tx_offset >= doubt.look_lsn for shape in followers):
             # Snapshots have begun since; what a table held at the start is older than any look.
             self._keep_judged()
             return []
@@ -323,23 +312,25 @@ class Collector:
         if self.is_copied_since(departure, shape):
             return True
         is_known = self._held_by(shape).tx_offset < departure.since_lsn
-        return is_known and self._departures.is_quiet(departure, self._routes)
+        return is_known and self._departures.is_quiet(departure, self._routes.known)
 
     def _may_delete_all(self, departure: Departure) -> bool:
-        return all(self.may_delete(departure, shape) for shape in self._followers[departure.table])
+        return all(self.may_delete(departure, shape) for shape in self._tables.followers[departure.table])
 
     def is_copied_since(self, departure: Departure, shape: str) -> bool:
         """Whether a snapshot of the shape has begun behind the look that lacked the partition."""
-        return self._copied.get(shape, 0) >= departure.look_lsn
+        return self._copied_lsn(shape) >= departure.look_lsn
+
+    def _copied_lsn(self, shape: str) -> int:
+        """Up to where the last copy of a shape goes; -1 if none has begun in this leadership."""
+        return self._tables.cuts.get(shape, 0) - 1
 
     def departed(self, departure: Departure) -> list[SnapshotAgain]:
         """No table has the partition's rows any more: its changes are nobody's from here on."""
         if not self._departures.is_left_alone(departure):
             return self.copy_after_all(departure)
         if self._departures.close(departure):
-            for name in departure.names:
-                if left := self._routes.pop(name, frozenset()) - {departure.table}:
-                    self._routes[name] = left
+            self._routes.take_away(departure.names, departure.table)
             self._appended.clear()
             self._keep_judged()
         return []
@@ -352,9 +343,9 @@ class Collector:
 
     def seen_as(self, table: Relation) -> tuple[Tree, int] | None:
         """The table as the last look had it, and an LSN that was before; None if that is not judged yet."""
-        if self._is_first or table in self._gone or table in self._unjudged:
+        if self._is_first or table in self._tables.gone or table in self._unjudged:
             return None
-        return self._judged[table], self._since[table]
+        return self._tables.judged[table], self._since[table]
 
     @property
     def _unjudged(self) -> Set[Relation]:
@@ -364,29 +355,17 @@ class Collector:
         self._departures.drop(reasons.keys())
         self._doubts.drop(reasons.keys())
         self._keep_judged()
-        self._forget_routes(reasons.keys())
+        self._routes.forget(reasons.keys())
+        self._appended.clear()
         self._add_tree_routes()
-        return self._again(reasons)
+        return self._tables.again(reasons)
 
     def _keep_judged(self) -> None:
         doubtful = self._unjudged
-        self._judged |= {table: tree for table, tree in self._trees.items() if table not in doubtful}
-        self._own_trees = {
-            shape: tree for shape, tree in self._own_trees.items() if tree.table.relation in doubtful
+        self._tables.judged |= {table: tree for table, tree in self._trees.items() if table not in doubtful}
+        self._tables.own_trees = {
+            shape: tree for shape, tree in self._tables.own_trees.items() if tree.table.relation in doubtful
         }
-
-    def _unlearned(self, now: Mapping[Relation, Tree]) -> dict[Relation, str]:
-        there = {member.relation for tree in now.values() for member in (tree.table, *tree.partitions)}
-        reasons = {}
-        for relation, was_missed in list(self._learned.items()):
-            if relation in there or was_missed:
-                del self._learned[relation]
-            else:
-                self._learned[relation] = True
-            if relation not in there and was_missed:
-                for table in self._routes.get(relation, frozenset()) - {relation}:
-                    reasons[table] = f"{relation}, a partition of {table}, was detached or dropped"
-        return reasons
 
     def change(self, change: Change) -> bool:
         """Part of the walk: place a change; False if its relation is unknown, and then nothing happens."""
@@ -395,15 +374,15 @@ class Collector:
             self._doubts.pass_over(self._decoder.relation(change.payload), change.payload)
             return True
         relation = self._relation(change)
-        tables = self._routes.get(relation)
+        tables = self._routes.known.get(relation)
         if tables is None:
-            if self._may_be_partition(change):
+            if self._routes.may_be_partition(change):
                 self._unknown = relation
                 return False
-            tables = self._routes[relation] = frozenset()
+            tables = self._routes.known[relation] = frozenset()
         appended = self._appended.get(relation)
         if appended is None:
-            touched = [name for name in self._shapes_of(tables) if self._held_by(name) < self._whole]
+            touched = [name for name in self._tables.shapes_of(tables) if self._held_by(name) < self._whole]
             self._touched.update(touched)
             self._appended[relation] = appended = bool(touched)
             if tables:
@@ -414,18 +393,6 @@ class Collector:
                 self._truncate(relation, tables, change.wal_start)
         self._doubts.take(relation, change.payload)
         return True
-
-    def _may_be_partition(self, change: Change) -> bool:
-        """Whether the change may be of a partition that isn't known yet."""
-        if not self._layouts or frozenset() in self._layouts:
-            return bool(self._layouts)
-        named = self._decoder.columns(change.payload)
-        if named is None or change.action is Action.TRUNCATE:
-            return True
-        columns = frozenset(f"{column.name} {column.type}" for column in named)
-        return columns in self._layouts or (
-            change.action is not Action.INSERT and any(columns <= layout for layout in self._layouts)
-        )
 
     def _relation(self, change: Change) -> Relation:
         relation = self._decoder.relation(change.payload)
@@ -470,7 +437,7 @@ class Collector:
             table: f"{part}, a partition of {table}, was truncated alone"
             for table, part in self._truncated_part.items()
         }
-        self._steps += [again for again in self._again(reasons) if again.shape in self._touched]
+        self._steps += [again for again in self._tables.again(reasons) if again.shape in self._touched]
         last = LogOffset(commit.commit_lsn, self._last_op)
         self._steps.append(Committed(last, safe_lsn, frozenset(self._touched)))
         self._doubts.committed(commit.commit_lsn)
@@ -485,42 +452,9 @@ class Collector:
         """Part of the walk: nothing is committed up to here."""
         self._steps.append(Silence(safe_lsn))
 
-    def _shapes_of(self, tables: Iterable[Relation]) -> Iterator[str]:
-        return (shape for table in tables for shape in self._followers[table])
-
-    def _again(self, reasons: Mapping[Relation, str]) -> list[SnapshotAgain]:
-        return [
-            SnapshotAgain(shape, reason)
-            for table, reason in reasons.items()
-            for shape in sorted(self._followers[table])
-        ]
-
     def _add_tree_routes(self) -> None:
-        known = [(tree.table.relation, tree) for tree in self._own_trees.values()]
-        for table, tree in (*self._trees.items(), *known):
-            for member in (tree.table, *tree.partitions):
-                before = self._routes.get(member.relation, frozenset())
-                self._routes[member.relation] = before | {table}
-        trees = self._trees.values()
-        # Also what they had before: the stream may be behind.
-        now = {frozenset(tree.columns) for tree in trees if tree.is_partitioned}
-        self._layouts = (self._layouts - {frozenset()}) | now
-        self._without_toast = frozenset(name for tree in trees for name in without_toast(tree))
-
-    def _forget_routes(self, tables: Set[Relation]) -> None:
-        """Tables that are rebuilt lose what is no longer part of them; that is looked up when met again.
-
-        The others keep everything: their changes may be in the log under a name that only a look-up
-        brought, later than the trees were read.
-        """
-        routes = {}
-        keeps_others = len(self._routes) <= _MOST_ROUTES
-        for relation, route in self._routes.items():
-            kept = route - tables
-            if kept or (not route and keeps_others):
-                routes[relation] = kept
-        self._routes = routes
-        self._appended.clear()
+        self._routes.add(self._trees, self._tables.own_trees.values())
+        self._without_toast = frozenset(name for tree in self._trees.values() for name in without_toast(tree))
 
 
 def _with_file(member: Member, content: Content) -> Member:

@@ -33,7 +33,7 @@ class KinesisFeed:
 
     1. Manifests are put in order (Chain), and each link goes into the books: who was touched, and how far.
     2. A manifest that doesn't come within a patience is a gap: shapes that lack what it spoke of are
-       snapshotted again, and the others go on. At the start nothing is waited for: all that there is
+       snapshotted again, and the others go on. At the start it doesn't wait: everything that is there
        has been read in order.
     3. What a former primary wrote and the server doesn't have never happened: its manifests are left out. The
        capture that goes on writes from where the server's slot stands; else there is a gap.

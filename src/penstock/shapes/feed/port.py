@@ -12,7 +12,7 @@ from penstock.postgres.catalog.table_tree import Tree
 
 
 class Feed(Protocol):
-    """Brings changes in, and tells their source how far the tables are. One a leadership."""
+    """Brings changes in, and tells their source how far the tables are. Each leadership has its own."""
 
     @property
     def received_lsn(self) -> int:
@@ -29,7 +29,7 @@ class Feed(Protocol):
     def stalled(self, now: float, after_s: float, waits_since: float | None) -> str | None:
         """Why nothing has come for so long, in words; None if something has, or that need not be.
 
-        `waits_since`: since when more is waited for than has come; None: nobody waits.
+        `waits_since`: since when somebody has been waiting for more; None: nobody waits.
         """
 
     async def read(self) -> None:

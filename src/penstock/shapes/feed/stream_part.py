@@ -21,6 +21,7 @@ from penstock.model.change import Action
 from penstock.model.log_offset import LogOffset
 from penstock.model.lsn import format_lsn
 from penstock.model.relation import Relation
+from penstock.model.stream_position import COMMIT_LSN, OPERATION_AT
 
 _TRUNCATE: Final = Action.TRUNCATE.value
 _OF_NO_TABLE: Final = frozenset(each.value for each in (Action.BEGIN, Action.COMMIT, Action.MESSAGE))
@@ -222,8 +223,8 @@ def _batches(records: Iterator[MarkedRecord]) -> Iterator[pa.RecordBatch]:
             names[relation] = str(relation)
         columns[0].append(names[relation])
         columns[1].append(action)
-        columns[2].append(int(record.position[9:25], 16))
-        columns[3].append(int(record.position[26:], 16) - 1)
+        columns[2].append(int(record.position[COMMIT_LSN], 16))
+        columns[3].append(int(record.position[OPERATION_AT:], 16) - 1)
         columns[4].append(record.payload)
         size += len(record.payload)
         if len(columns[0]) >= _ROWS or size >= _BYTES:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from penstock.model.relation import Relation
 from penstock.model.snapshot_again import SnapshotAgain
 from penstock.postgres.catalog.table_tree import Member, Tree
+from penstock.shapes.following.followed_tables import FollowedTables
 from penstock.shapes.following.rewrites import judge
 
 
@@ -43,17 +44,9 @@ class StreamRoutes:
         trees: Iterable[Tree],
         own_trees: Mapping[str, Tree] = MappingProxyType({}),
     ) -> None:
-        """`shapes`: the table of each. `trees`, `own_trees`: as the Collector takes them."""
-        self._followers: dict[Relation, frozenset[str]] = {
-            table: frozenset(name for name, followed in shapes.items() if followed == table)
-            for table in shapes.values()
-        }
-        self._judged = {tree.table.relation: tree for tree in trees if tree.table.relation in self._followers}
-        self._own_trees = dict(own_trees)
-        self._gone = self._followers.keys() - self._judged.keys()
+        """See FollowedTables."""
+        self._tables = FollowedTables(shapes, trees, own_trees)
         self._waiting: dict[Relation, _Look] = {}
-        self._copied: dict[str, int] = {}
-        """The cut of the last copy of a shape in this leadership."""
         self._has_looked = False
         self._reached_lsn = 0
 
@@ -69,40 +62,40 @@ class StreamRoutes:
     @property
     def tables(self) -> Iterable[Relation]:
         """The followed tables."""
-        return self._followers.keys()
+        return self._tables.followers.keys()
 
     def followers(self, table: Relation) -> frozenset[str]:
         """The shapes of a followed table."""
-        return self._followers[table]
+        return self._tables.followers[table]
 
     def is_gone(self, shape: str) -> bool:
         """See Routes."""
-        return any(shape in self._followers[table] for table in self._gone)
+        return self._tables.is_gone(shape)
 
     def relations_of(self, table: Relation) -> frozenset[Relation]:
         """See Routes."""
-        own = [tree for name, tree in self._own_trees.items() if name in self._followers[table]]
         look = self._waiting.get(table)
-        known = (self._judged.get(table), None if look is None else look.tree, *own)
+        own = self._tables.own_trees_of(table)
+        known = (self._tables.judged.get(table), None if look is None else look.tree, *own)
         return frozenset(member.relation for tree in known if tree is not None for member in _members(tree))
 
     def copy_begins(self, shape: str, cut_lsn: int) -> None:
         """See Routes."""
-        self._copied[shape] = cut_lsn
+        self._tables.cuts[shape] = cut_lsn
 
     def tree_of(self, table: Relation, shape: str) -> Tree:
         """See Routes."""
-        return self._own_trees.get(shape, self._judged[table])
+        return self._tables.tree_of(table, shape)
 
     def look(self, trees: Iterable[Tree], wal_lsn: int) -> list[SnapshotAgain]:
         """The followed tables as the catalog has them now, without those that it no longer has."""
         now = {tree.table.relation: tree for tree in trees}
         self._has_looked = True
-        for table in self._followers:
+        for table in self._tables.followers:
             if table in self._waiting:
                 continue
             tree = now.get(table)
-            if not self._is_known(table, tree) and (tree is not None or table not in self._gone):
+            if not self._is_known(table, tree) and (tree is not None or table not in self._tables.gone):
                 self._waiting[table] = _Look(tree, wal_lsn)
         return self.reached(self._reached_lsn)
 
@@ -113,29 +106,28 @@ class StreamRoutes:
         return [again for table in ready for again in self._judge(table)]
 
     def _is_known(self, table: Relation, tree: Tree | None) -> bool:
-        if tree is None or table in self._gone:
+        if tree is None or table in self._tables.gone:
             return False
-        own = (each for name, each in self._own_trees.items() if name in self._followers[table])
-        return all(tree == each for each in (self._judged[table], *own))
+        return all(tree == each for each in (self._tables.judged[table], *self._tables.own_trees_of(table)))
 
     def _judge(self, table: Relation) -> list[SnapshotAgain]:
-        look = self._waiting.pop(table)
-        names = self._followers[table]
+        look, tables = self._waiting.pop(table), self._tables
+        names = tables.followers[table]
         reasons: dict[str, str] = {}
         for name in sorted(names):
-            if self._copied.get(name, 0) >= look.lsn:
+            if tables.cuts.get(name, 0) >= look.lsn:
                 continue
-            if table in self._gone:
+            if table in tables.gone:
                 reasons[name] = f"there is a table {table} again"
-            elif reason := self._reason(self._own_trees.get(name, self._judged[table]), look):
+            elif reason := self._reason(tables.tree_of(table, name), look):
                 reasons[name] = reason
         if look.tree is None:
-            self._gone = self._gone | {table}
+            tables.gone = tables.gone | {table}
         else:
-            self._gone = self._gone - {table}
-            self._judged[table] = look.tree
+            tables.gone = tables.gone - {table}
+            tables.judged[table] = look.tree
         for name in names:
-            self._own_trees.pop(name, None)
+            tables.own_trees.pop(name, None)
         return [SnapshotAgain(name, reason) for name, reason in reasons.items()]
 
     def _reason(self, before: Tree, look: _Look) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from penstock.shapes.pace.flush_plan import ShapeState, ShapeStatus, StalledShape
 from penstock.shapes.pace.flush_tracker import Stalled
+from penstock.shapes.pace.shape_plan import ShapeState, ShapeStatus, StalledShape
 
-_LONG: Final = 10.0
-"""So many times STALL_S a job may take that doesn't fail; and the holder of a full log is given if nobody
+LONG_JOB: Final = 10.0
+"""A job that doesn't fail may take STALL_S times this. The shape that holds a full log gets as long if nobody
 else has anything to write.
 """
 _WRITES: Final = (ShapeState.FLUSHING, ShapeState.TENDING)
@@ -50,7 +50,7 @@ def failing_holder(
         return None
     holder = next(status for status in statuses if status.shape == behind[0].shape)
     well = [each for each in statuses if each.error is None and each is not holder]
-    is_long = behind[0].age_s >= _LONG * stall_s
+    is_long = behind[0].age_s >= LONG_JOB * stall_s
     hangs = holder.state in _WRITES and is_long
     if not well or not (hangs or holder.state is ShapeState.BACKING_OFF):
         return None

@@ -114,8 +114,8 @@ class Cuts:
     ) -> ExportedSnapshot:
         """A snapshot of the server with its cut P, which lives as long as the stack. In this order:
 
-        1. The shape is parked, for any length of time: open transactions end. Slot and log go on, and the
-           changes of its table are left out.
+        1. The shape is parked until open transactions have ended, however long that takes. Slot and log go
+           on, and the changes of its table are left out.
         2. `refuse_problems` raises if the table can't be copied; it costs nobody anything.
         3. The shape is pinned: from here on its changes are kept. What was left out until now, be it a part
            of a transaction, has been received, so its commit lies below the end of the server's WAL.

@@ -14,7 +14,7 @@ from penstock.changelog.errors import ChangeLogBroken, ChangeLogTrimmed, Segment
 from penstock.errors import PenstockError
 from penstock.lake.errors import SparkGone
 from penstock.shapes.feed.books import ShapeBooks
-from penstock.shapes.pace.flush_plan import Job
+from penstock.shapes.pace.shape_plan import Job
 from penstock.shapes.registry.registry import RegistryError
 
 _LONGEST_WAIT_S: Final = 1.0

@@ -30,7 +30,7 @@ _ATTEMPTS: Final = 12
 _LOOK_AT_STREAM_S: Final = 0.1
 _PATIENCE_S: Final = 5.0
 _LONG_SCAN: Final = 10.0
-"""So many times as long as a wait for transactions a comparison may take."""
+"""A comparison may take this many times as long as a wait for transactions."""
 
 _log = structlog.get_logger()
 

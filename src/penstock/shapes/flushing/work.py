@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -15,20 +15,20 @@ from penstock import fault_points
 from penstock.changelog.errors import SegmentUnreadable, not_shared
 from penstock.errors import PenstockError
 from penstock.lake.errors import ChangesUnusable, ForeignCommit, TableAltered
-from penstock.lake.ports import ChangePart, JobDone, ShapeJobs
+from penstock.lake.ports import ChangePart, JobDone
 from penstock.model.log_offset import LogOffset
 from penstock.model.lsn import format_lsn
 from penstock.model.relation import Relation
 from penstock.model.shape import Shape
 from penstock.model.snapshot_again import SnapshotAgain
 from penstock.postgres.catalog.partition_bounds import columns_of
-from penstock.postgres.catalog.table_catalog import ShapeCatalog
 from penstock.postgres.catalog.table_facts import ColumnFacts, TableFacts
 from penstock.shapes.definition.table_rules import table_problems
 from penstock.shapes.feed.books import ShapeBooks
 from penstock.shapes.feed.collector import Collector
+from penstock.shapes.feed.resnapshots import Resnapshots
 from penstock.shapes.flushing.cut import Cuts
-from penstock.shapes.flushing.job_runner import JobThreads
+from penstock.shapes.flushing.workplace import Database, Workplace
 from penstock.shapes.following.departures import Departure
 from penstock.shapes.following.drift import Drift, compare
 from penstock.shapes.registry.keeper import RegistryKeeper
@@ -63,33 +63,25 @@ class Work:
         self,
         shapes: Sequence[Shape],
         *,
-        jobs: ShapeJobs,
-        threads: JobThreads,
-        count_quarantined: Callable[[int], None],
+        workplace: Workplace,
+        database: Database,
         ledger: ShapeBooks,
         keeper: RegistryKeeper,
-        catalog: ShapeCatalog,
-        parameters: dict[str, Any],
         facts: Mapping[str, TableFacts],
-        snapshot_again: Callable[[Sequence[SnapshotAgain]], Awaitable[None]],
-        park: Callable[[str, str], Awaitable[None]],
+        resnapshots: Resnapshots,
         source: ChangeSource,
     ) -> None:
-        """`facts`: of the shapes that go on, as the registry has them.
-
-        `park` stops a shape for a reason until somebody acts, `snapshot_again` lets shapes be snapshotted.
-        """
+        """`facts`: of the shapes that go on, as the registry has them."""
         self._shapes = {shape.name: shape for shape in shapes}
-        self._jobs = jobs
-        self._threads = threads
-        self._count_quarantined = count_quarantined
+        self._jobs = workplace.jobs
+        self._threads = workplace.threads
+        self._count_quarantined = workplace.count_quarantined
         self._ledger = ledger
         self._keeper = keeper
-        self._catalog = catalog
-        self._cuts = Cuts(ledger, parameters, catalog.slot_plugin)
+        self._catalog = database.catalog
+        self._cuts = Cuts(ledger, database.parameters, database.catalog.slot_plugin)
         self._facts = dict(facts)
-        self._snapshot_again = snapshot_again
-        self._park = park
+        self._resnapshots = resnapshots
         self._source = source
         self._stopped: dict[str, str] = {}
         """Shapes whose tables were altered in a way that ours can't follow, with the sentence."""
@@ -153,7 +145,7 @@ class Work:
             try:
                 rows = await self._threads.run(delete, self._shapes[shape], facts, bounds, at)
             except ForeignCommit as error:
-                await self._snapshot_again([_said(shape, error)])
+                await self._resnapshots.need([_said(shape, error)])
                 return True
             fault_points.reached(fault_points.PARTITION_REMOVED)
         _log.warning("partition_removed", shape=shape, partition=str(departure.partition), rows=rows)
@@ -184,13 +176,13 @@ class Work:
                     raise
             done = await self._threads.run(self._jobs.flush, shape, now, ranges, up_to.tx_offset, added)
         except ForeignCommit as error:
-            await self._snapshot_again([_said(shape.name, error)])
+            await self._resnapshots.need([_said(shape.name, error)])
             raise
         except ChangesUnusable as error:
             await self._give_up_on(shape.name, error)
             raise
         except self._source.lost as error:
-            await self._snapshot_again([SnapshotAgain(shape.name, str(error))])
+            await self._resnapshots.need([SnapshotAgain(shape.name, str(error))])
             raise
         await self._altered(shape.name, now)
         return done
@@ -209,7 +201,7 @@ class Work:
         is_final = self._source.is_late or not isinstance(error, TableAltered)
         if is_final or self._unread[shape] >= _LOOKS_AT_A_LAYOUT:
             self._unread.pop(shape)
-            await self._snapshot_again([SnapshotAgain(shape, str(error))])
+            await self._resnapshots.need([SnapshotAgain(shape, str(error))])
 
     async def snapshot(self, shape: str) -> None:
         """Copy the Postgres table as of one moment, and put it in place of the shape's table."""
@@ -299,14 +291,14 @@ class Work:
     async def _follow(self, shape: Shape) -> tuple[TableFacts, Sequence[ColumnFacts]]:
         drift = await self._drift(shape)
         if drift.again:
-            await self._snapshot_again([SnapshotAgain(shape.name, drift.again)])
+            await self._resnapshots.need([SnapshotAgain(shape.name, drift.again)])
             raise ShapeStopped(f"{drift.again}: it is about to be snapshotted again")
         return await self._followed(shape, drift)
 
     async def _followed(self, shape: Shape, drift: Drift) -> tuple[TableFacts, Sequence[ColumnFacts]]:
         if drift.stop:
             self._stopped[shape.name] = drift.stop
-            await self._park(shape.name, drift.stop)
+            await self._resnapshots.park(shape.name, drift.stop)
             raise ShapeStopped(drift.stop)
         for column in drift.added:
             _log.warning("column_added", shape=shape.name, column=column.name, type=column.type)

@@ -148,5 +148,5 @@ class Departures:
         )
 
     def is_left_alone(self, departure: Departure) -> bool:
-        """Whether nothing was taken for the table's that is no more."""
+        """Whether no change of the partition was taken since it was last known to be there."""
         return all(self._changed.get(name, -1) < departure.since_lsn for name in departure.names)

@@ -43,8 +43,8 @@ class FlushTracker:
     State.
     - `shape -> Progress`, only for shapes that are behind: `last_flushed < last_sent`, or pinned.
     - The same shapes, sorted by `last_flushed`: the first one holds the minimum. Finding a place takes
-      O(log n) comparisons, making room one memmove. It has exactly one entry a shape that is behind, and
-      none when nobody is, so nothing in here grows with time or traffic.
+      O(log n) comparisons, making room one memmove. It has exactly one entry for each shape that is behind,
+      so nothing in here grows with time or traffic.
     - `last_seen_offset`, the last operation of the newest transaction; and the newest position behind which
       nothing is open: that transaction's end LSN, or a later keepalive.
     - `last_global_flushed_offset = max(previous, minimum)`, and the frontier.

@@ -17,9 +17,10 @@ from penstock.postgres.catalog.table_tree import Member, Tree
 from penstock.postgres.stream.walk import FrameWalk
 from penstock.shapes.feed.collector import Append, Collector, Committed, Silence
 from penstock.shapes.feed.ledger import Ledger
-from penstock.shapes.pace.flush_plan import FlushPlan, Job, Start
+from penstock.shapes.pace.flush_plan import FlushPlan
 from penstock.shapes.pace.flush_tracker import FlushTracker
 from penstock.shapes.pace.held import Held, whole
+from penstock.shapes.pace.shape_plan import Job, Start
 
 TABLES = {"a": Relation("public", "a"), "other": Relation("public", "other")}
 START = 100

@@ -23,9 +23,10 @@ from penstock.shapes.feed.stream_backlog import StreamBacklog
 from penstock.shapes.feed.stream_ledger import StreamLedger, count_readers
 from penstock.shapes.feed.stream_part import RecentBlocks, parts_of
 from penstock.shapes.feed.stream_routes import StreamRoutes
-from penstock.shapes.pace.flush_plan import FlushPlan, Job
+from penstock.shapes.pace.flush_plan import FlushPlan
 from penstock.shapes.pace.flush_tracker import FlushTracker
 from penstock.shapes.pace.held import Held, whole
+from penstock.shapes.pace.shape_plan import Job
 from tests.stream_in_memory import StreamInMemory
 
 TABLES = tuple(Relation("public", name) for name in "abc")

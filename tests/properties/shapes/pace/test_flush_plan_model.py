@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from penstock.model.log_offset import OP_INFINITY, LogOffset
-from penstock.shapes.pace.flush_plan import FlushPlan, Job, ShapeState
+from penstock.shapes.pace.flush_plan import FlushPlan
+from penstock.shapes.pace.shape_plan import Job, ShapeState
 from tests.flush_limits import flush_limits
 
 LIMITS = flush_limits(flushes=1, pending_bytes=20, longest_backoff_s=4.0)

@@ -16,8 +16,8 @@ from penstock.postgres.catalog.table_facts import TableFacts
 from penstock.postgres.catalog.table_tree import Found, Member, Tree
 from penstock.postgres.snapshot.content import Content
 from penstock.postgres.stream.walk import FrameWalk
-from penstock.shapes.feed import collector as collector_module
 from penstock.shapes.feed.collector import Append, Collected, Collector, Committed, Silence, Step
+from penstock.shapes.following import table_routes
 from penstock.shapes.following.streamed_rows import row_hash
 from penstock.shapes.pace.held import Held
 from penstock.shapes.wiring import trees_at_start
@@ -216,7 +216,7 @@ def test_columns_that_were_not_known_are_as_soon_as_a_look_brings_them() -> None
 
 
 def test_names_of_short_lived_tables_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collector_module, "_MOST_ROUTES", 5)
+    monkeypatch.setattr(table_routes, "_MOST_ROUTES", 5)
     some = collector(trees=WITH_COLUMNS)
     for number in range(1, 10):
         steps_of(some, *transaction(100 * number, row(Relation("public", f"t{number}"), "id bigint")))

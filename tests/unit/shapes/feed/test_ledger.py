@@ -14,9 +14,10 @@ from penstock.postgres.catalog.table_tree import Member, Tree
 from penstock.postgres.stream.walk import FrameWalk
 from penstock.shapes.feed.collector import Append, Collector, Committed, Silence
 from penstock.shapes.feed.ledger import Ledger
-from penstock.shapes.pace.flush_plan import FlushPlan, Job, ShapeState, Start
+from penstock.shapes.pace.flush_plan import FlushPlan
 from penstock.shapes.pace.flush_tracker import FlushTracker
 from penstock.shapes.pace.held import Held, whole
+from penstock.shapes.pace.shape_plan import Job, ShapeState, Start
 
 ORDERS = Relation("public", "orders")
 START = 100

@@ -6,8 +6,8 @@ import pytest
 
 from penstock.model.log_offset import BEFORE_ALL, LogOffset
 from penstock.shapes.flushing.complaints import complaints, failing_holder
-from penstock.shapes.pace.flush_plan import ShapeState, ShapeStatus, StalledShape
 from penstock.shapes.pace.flush_tracker import Stalled
+from penstock.shapes.pace.shape_plan import ShapeState, ShapeStatus, StalledShape
 
 AT = LogOffset(7, 1)
 FAILS = StalledShape("fails", 90.0, AT, "no room")

@@ -23,9 +23,10 @@ from penstock.postgres.stream.walk import FrameWalk
 from penstock.shapes.feed.collector import Append, Collector, Committed
 from penstock.shapes.feed.ledger import Ledger
 from penstock.shapes.flushing.job_runner import JobRunner, JobThreads
-from penstock.shapes.pace.flush_plan import FlushLimits, FlushPlan, ShapeState
+from penstock.shapes.pace.flush_plan import FlushLimits, FlushPlan
 from penstock.shapes.pace.flush_tracker import FlushTracker
 from penstock.shapes.pace.held import Held, whole
+from penstock.shapes.pace.shape_plan import ShapeState
 from penstock.shapes.registry.registry import RegistryError
 
 TABLE = Relation("public", "t")

@@ -33,15 +33,18 @@ from penstock.postgres.snapshot.export import SnapshotPart
 from penstock.postgres.stream.walk import FrameWalk
 from penstock.shapes.feed.collector import Append, Collector, Committed
 from penstock.shapes.feed.ledger import Ledger
+from penstock.shapes.feed.resnapshots import Resnapshots
 from penstock.shapes.flushing import cut, work
 from penstock.shapes.flushing.job_runner import JobThreads
 from penstock.shapes.flushing.work import ChangeSource, ShapeStopped, Work
+from penstock.shapes.flushing.workplace import Database, Workplace
 from penstock.shapes.following import drift as drift_module
 from penstock.shapes.following.departures import Departure
 from penstock.shapes.following.drift import Drift
-from penstock.shapes.pace.flush_plan import FlushPlan, Job, ShapeState, Start
+from penstock.shapes.pace.flush_plan import FlushLimits, FlushPlan
 from penstock.shapes.pace.flush_tracker import FlushTracker
 from penstock.shapes.pace.held import Held, whole
+from penstock.shapes.pace.shape_plan import Job, ShapeState, Start
 from penstock.shapes.registry.decisions import Continue, ServerFacts, decide
 from penstock.shapes.registry.keeper import RegistryKeeper
 from penstock.shapes.registry.registry import Copy, Registry, ShapeEntry
@@ -148,16 +151,14 @@ class Desk:
         """As if nothing had been done yet."""
         return Work(
             [SHAPE],
-            jobs=cast(ShapeJobs, self.jobs),
-            threads=self.threads,
-            count_quarantined=self.quarantined.append,
+            workplace=Workplace(
+                cast(ShapeJobs, self.jobs), self.threads, FlushLimits(), self.quarantined.append
+            ),
+            database=Database(ShapeCatalog(unasked, Wal2Json()), {}),
             ledger=self.ledger,
             keeper=cast(RegistryKeeper, self.keeper),
-            catalog=ShapeCatalog(unasked, Wal2Json()),
-            parameters={},
             facts={"a": FACTS},
-            snapshot_again=self.snapshot_again,
-            park=self.park,
+            resnapshots=cast(Resnapshots, self),
             source=ChangeSource(log_directory=self.ledger.log.directory.parent),
         )
 
@@ -178,7 +179,7 @@ class Desk:
             if Start("a", Job.FLUSH) not in self.ledger.plan.start(time.monotonic()):
                 return ends
 
-    async def snapshot_again(self, again: Sequence[SnapshotAgain]) -> None:
+    async def need(self, again: Sequence[SnapshotAgain]) -> None:
         self.anew += again
         self.ledger.carry_out(again, time.monotonic())
 
@@ -438,7 +439,7 @@ async def test_a_copy_that_waits_while_its_shape_is_stopped_mends_it(
     follows = asyncio.create_task(desk.work.follow("a"))
     await asyncio.sleep(0)
     again = SnapshotAgain("a", "a label was renamed")
-    await desk.snapshot_again([again])
+    await desk.need([again])
     assert desk.ledger.plan.start(time.monotonic()) == [Start("a", Job.SNAPSHOT)]
     copies = asyncio.create_task(desk.work.snapshot("a"))
     await asyncio.sleep(0)
@@ -479,7 +480,7 @@ async def test_a_snapshot_that_waits_for_its_cut_is_not_being_copied(
     monkeypatch.setattr(desk.jobs, "snapshot", snapshot)
     monkeypatch.setattr(desk.work, "_refuse_problems", lambda *_: None)
     monkeypatch.setattr(cut, "export_snapshot", waits)
-    await desk.snapshot_again([SnapshotAgain("a", "a label was renamed")])
+    await desk.need([SnapshotAgain("a", "a label was renamed")])
     desk.ledger.plan.start(time.monotonic())
     copies = asyncio.create_task(desk.work.snapshot("a"))
     await asyncio.sleep(0.01)
@@ -531,7 +532,7 @@ async def test_a_snapshot_without_a_cut_holds_slot_and_log_for_moments_only(
     desk.work = desk.new_work()
     monkeypatch.setattr(desk.work, "_refuse_problems", lambda *_: None)
     monkeypatch.setattr(desk.work, "_current_facts", facts)
-    await desk.snapshot_again([SnapshotAgain("a", "a label was renamed")])
+    await desk.need([SnapshotAgain("a", "a label was renamed")])
     desk.ledger.noted("a")
     desk.ledger.plan.start(time.monotonic())
 
@@ -565,7 +566,7 @@ async def test_a_copy_that_is_too_early_is_not_noted(desk: Desk, monkeypatch: py
     monkeypatch.setattr(desk.work, "_current_facts", facts)
     monkeypatch.setattr(desk.work, "_refuse_problems", lambda *_: None)
     monkeypatch.setattr(cut, "export_snapshot", late)
-    await desk.snapshot_again([SnapshotAgain("a", "a label was renamed")])
+    await desk.need([SnapshotAgain("a", "a label was renamed")])
     assert desk.ledger.plan.start(time.monotonic()) == [Start("a", Job.SNAPSHOT)]
 
     await desk.work.snapshot("a")

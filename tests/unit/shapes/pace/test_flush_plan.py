@@ -5,14 +5,8 @@ from math import inf
 import pytest
 
 from penstock.model.log_offset import BEFORE_ALL, OP_INFINITY, LogOffset
-from penstock.shapes.pace.flush_plan import (
-    FlushPlan,
-    Job,
-    ShapeState,
-    ShapeStatus,
-    StalledShape,
-    Start,
-)
+from penstock.shapes.pace.flush_plan import FlushPlan
+from penstock.shapes.pace.shape_plan import Job, ShapeState, ShapeStatus, StalledShape, Start
 from tests.flush_limits import flush_limits
 
 LIMITS = flush_limits(flushes=2, pending_bytes=100, longest_backoff_s=8.0)
