@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from penstock.model.lsn import format_lsn
 from penstock.model.size import format_size
 from penstock.status.health import Fault, Phase
-from penstock.status.model import CaptureReading, ShapeReading, SlotReading, SourceReading, Status
+from penstock.status.model import CaptureReading, SlotReading, SourceReading, Status
 
 _FIX: Final = " Fix: "
 _SOON_S: Final = 3600.0
@@ -90,6 +90,12 @@ def trouble_of(sentence: str) -> Trouble:
     return Trouble(sentence, next((do for start, do in _ADVICE.items() if sentence.startswith(start)), ""))
 
 
+def in_a_line(trouble: Trouble) -> str:
+    """What is wrong, and what to do."""
+    what, do = trouble
+    return f"{what if what.endswith('.') else f'{what}.'}{_FIX}{do}" if do else what
+
+
 def facts(status: Status) -> Iterator[Fact]:
     """What matters, in order: no zeros that tell nothing, and no row values."""
     leading = status.capture or status.shapes
@@ -159,13 +165,3 @@ def slot(reading: SlotReading) -> str:
     if reading.safe_bytes is not None and not reading.is_lost:
         keeps += f" (lost after {format_size(max(0, reading.safe_bytes))} more)"
     return f"{lost}confirmed {format_lsn(reading.confirmed_lsn)}, {keeps}{reader} ({age})"
-
-
-def shape_lag(shape: ShapeReading) -> str:
-    """How far its table is behind."""
-    return f"{format_size(shape.lag_bytes)}, {shape.lag_s:.1f} s behind" if shape.lag_bytes else "up to date"
-
-
-def shape_position(shape: ShapeReading) -> str:
-    """What its table holds."""
-    return format_lsn(max(0, shape.offset_lsn))
