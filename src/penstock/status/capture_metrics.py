@@ -66,9 +66,6 @@ class CaptureMetrics(ServiceMetrics):
         self.manifests = counter("manifests", "manifests of a marked stream that Kinesis has accepted")
         self.manifest_errors = counter("manifest_errors", "manifests that failed", ["code"])
         self.blocked = counter("undeliverable_blocked", "records that can't be delivered and block")
-        self._quarantined = counter("undeliverable_quarantined", "records stored in quarantine")
-        self.quarantined = 0
-        """As `undeliverable_quarantined`."""
         self._credentials_expire_seconds = gauge(
             "credentials_expire_seconds",
             "until the AWS credentials at hand expire; +Inf: never, or none are known",
@@ -89,11 +86,6 @@ class CaptureMetrics(ServiceMetrics):
         self.accepted += records
         self.record_bytes.inc(size_bytes)
         self.read_to_accepted_seconds.observe(oldest_s)
-
-    def count_quarantined(self) -> None:
-        """A record is in quarantine."""
-        self._quarantined.inc()
-        self.quarantined += 1
 
     def count_record_errors(self, codes: Sequence[str | None]) -> None:
         """An error code, or None, for each record of a request."""

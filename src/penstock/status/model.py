@@ -94,6 +94,8 @@ class ShapesReading(msgspec.Struct, frozen=True):
     log_is_full: bool
     """Whether reading waits for room."""
     shapes: list[ShapeReading]
+    quarantined: int = 0
+    """Records of a stream as storage that were stored in quarantine since the process began."""
 
 
 class SourceReading(msgspec.Struct, frozen=True):

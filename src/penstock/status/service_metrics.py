@@ -41,6 +41,11 @@ class ServiceMetrics:
             "updates and deletes that wal2json left out because their table has no replica identity",
         )
         self._frontier_lsn = self._gauge("frontier_lsn", "everything at or below it is durable")
+        self._quarantined = self._counter(
+            "undeliverable_quarantined", "records stored in quarantine since this process began"
+        )
+        self.quarantined = 0
+        """As `undeliverable_quarantined`."""
 
     def exposition(self, status: Status) -> bytes:
         """The text for Prometheus: what was counted, and what the status says."""
@@ -58,6 +63,11 @@ class ServiceMetrics:
             self._frontier_lsn.set(reading.frontier_lsn)
         self._take(status)
         return generate_latest(self.registry)
+
+    def count_quarantined(self, records: int = 1) -> None:
+        """So many more are in quarantine."""
+        self._quarantined.inc(records)
+        self.quarantined += records
 
     def _take(self, status: Status) -> None:
         """Take over what only this service has."""

@@ -71,11 +71,11 @@ def warnings(status: Status) -> list[Trouble]:
         if shape.error is not None:
             what, do = trouble_of(shape.error)
             found.append(Trouble(f"shape {shape.name} fails: {what}", do))
-    if status.capture is not None and status.capture.quarantined:
-        count = status.capture.quarantined
+    leading = status.capture or status.shapes
+    if leading is not None and leading.quarantined:
         found.append(
             Trouble(
-                f"{count:,} records are in quarantine since this process began",
+                f"{leading.quarantined:,} records have gone to quarantine since this process began",
                 "look at them in QUARANTINE_URL; the stream has a pointer to each",
             )
         )

@@ -64,10 +64,15 @@ def test_what_is_wrong_and_leaves_it_ready() -> None:
     assert warnings(msgspec.structs.replace(STATUS, shapes=reading)) == [
         Trouble("shape a fails: no column x.", "add it")
     ]
+
+
+def test_quarantine_of_both_services() -> None:
     held = msgspec.structs.replace(CAPTURE, quarantined=2)
-    [(what, do)] = warnings(msgspec.structs.replace(STATUS, capture=held))
-    assert what == "2 records are in quarantine since this process began"
-    assert "QUARANTINE_URL" in do
+    stored = ShapesReading(0.1, 2, 1, 0, 0, 0, log_is_full=False, shapes=[], quarantined=2)
+    for leading in ({"capture": held}, {"shapes": stored}):
+        [(what, do)] = warnings(msgspec.structs.replace(STATUS, **leading))
+        assert what == "2 records have gone to quarantine since this process began"
+        assert "QUARANTINE_URL" in do
 
 
 def test_numbers_that_tell_nothing_are_left_out() -> None:
