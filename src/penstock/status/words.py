@@ -113,6 +113,9 @@ def facts(status: Status) -> Iterator[Fact]:
         yield Fact(
             "behind", f"{status.behind_s:.1f} s since the oldest change was {since} that is not delivered"
         )
+    if status.rate_per_s is not None:
+        what = "changes read" if status.service == "shapes" else "records accepted"
+        yield Fact("rate", f"{_number(status.rate_per_s)} {what} a second")
     if status.source is not None:
         yield Fact("stream", source(status.source))
     if status.source is None or status.slot.exists:
@@ -164,4 +167,10 @@ def slot(reading: SlotReading) -> str:
     keeps = f"keeps {format_size(reading.retained_bytes)} of WAL on the server"
     if reading.safe_bytes is not None and not reading.is_lost:
         keeps += f" (lost after {format_size(max(0, reading.safe_bytes))} more)"
+    elif not reading.is_lost:
+        keeps += " (no limit)"
     return f"{lost}confirmed {format_lsn(reading.confirmed_lsn)}, {keeps}{reader} ({age})"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

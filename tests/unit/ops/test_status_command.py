@@ -75,7 +75,7 @@ async def test_a_leader(service: Service) -> None:
         f"streaming, ready ({service.url})",
         "  leader   this process",
         "  frontier 16/B374D848, 1.5 kB behind what was received (16/B374DE24)",
-        "  slot     confirmed 16/B374D848, keeps 2.2 MB of WAL on the server (read 0 s ago)",
+        "  slot     confirmed 16/B374D848, keeps 2.2 MB of WAL on the server (no limit) (read 0 s ago)",
         "  stream   12,345 records accepted, 0 pending",
     ]
 
@@ -85,7 +85,8 @@ async def test_a_leader(service: Service) -> None:
     [
         pytest.param(
             SLOT._replace(active_pid=None),
-            "confirmed 16/B374D848, keeps 2.2 MB of WAL on the server, and nobody reads it (read 7 s ago)",
+            "confirmed 16/B374D848, keeps 2.2 MB of WAL on the server (no limit), and nobody reads it"
+            " (read 7 s ago)",
             id="unread",
         ),
         pytest.param(
@@ -164,7 +165,7 @@ def test_shapes_a_line_each() -> None:
         "  shape a fails: no column x. Fix: add it",
         "  leader   this process",
         "  frontier 0/100, 256 B behind what was received (0/200)",
-        "  slot     confirmed 0/100, keeps 0 B of WAL on the server (read 1 s ago)",
+        "  slot     confirmed 0/100, keeps 0 B of WAL on the server (no limit) (read 1 s ago)",
         "  log      5.0 MB, FULL: reading waits",
         "  shape    orders  idle, at 16/B374D848, up to date, 1,234 rows written since it leads,"
         " last flush 5 s ago, next flush in 3 s",

@@ -91,6 +91,8 @@ def test_facts() -> None:
     assert of("behind", behind_s=1.0, service="shapes") == [
         "1.0 s since the oldest change was read that is not delivered"
     ]
+    assert of("rate", rate_per_s=1234.5) == ["1,234 records accepted a second"]
+    assert of("rate", rate_per_s=0.25, service="shapes") == ["0.25 changes read a second"]
     assert of("clock", clock_offset_s=-2.5) == ["the server's is 2.5 s behind ours"]
     assert of("clock", clock_offset_s=2.5) == ["the server's is 2.5 s ahead of ours"]
     assert of("access", credentials_expire_s=600.0) == [
@@ -126,4 +128,7 @@ def test_a_slot_with_a_limit() -> None:
     assert slot(limited) == (
         "confirmed 0/100, keeps 2.0 kB of WAL on the server (lost after 3.0 GB more) (read 3 s ago)"
     )
-    assert "more" not in slot(msgspec.structs.replace(limited, is_lost=True))
+    assert "(no limit)" in slot(SLOT)
+    for lost in (limited, SLOT):
+        assert "more" not in (said := slot(msgspec.structs.replace(lost, is_lost=True)))
+        assert "limit" not in said
