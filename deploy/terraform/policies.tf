@@ -131,8 +131,10 @@ locals {
     Statement = concat(
       local.keep_lake,
       local.keep_shapes_in_streams,
-      length(var.shape_streams) == 0 ? [] : local.keep_in_quarantine,
-      var.shapes_read_stream ? concat(local.read, local.decrypt, local.fetch_from_quarantine) : [],
+      length(var.shape_streams) == 0 ? [] : concat(local.encrypt, local.keep_in_quarantine),
+      var.shapes_read_stream ? concat(local.read, local.fetch_from_quarantine) : [],
+      # Once, whatever it is that they read: IAM refuses two statements of one name.
+      var.shapes_read_stream || length(var.shape_streams) > 0 ? local.decrypt : [],
     )
   })
 }

@@ -28,6 +28,9 @@ VERSIONS = ("1.29", "1.37")
 REST_MIB = 90
 """Of capture, without anything in flight (docs/benchmarks.md)."""
 
+SECRETS = ("OPS_TOKEN", "PGPASSWORD", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+"""Variables whose values are nobody's business; OPS_TOKEN_FILE names a file."""
+
 rendered = cache(kustomize)
 
 
@@ -241,3 +244,19 @@ def test_the_shapes_files_are_good(directory: str, tmp_path: Path) -> None:
             file = tmp_path / "shapes.toml"
             file.write_text(each["data"]["shapes.toml"])
             assert load_shapes_file(file).shapes
+
+
+@pytest.mark.parametrize("directory", RENDERED)
+def test_no_secret_is_in_a_rendering(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither one of whoever renders it, nor one of ours: secrets are mounted, and made by the operator."""
+    planted = {name: f"planted-{name.lower()}-4d" for name in SECRETS}
+    for name, value in planted.items():
+        monkeypatch.setenv(name, value)
+
+    manifests = kustomize(directory)
+
+    assert not [each for each in manifests if each["kind"] == "Secret"]
+    text = yaml.safe_dump_all(manifests)
+    assert not [value for value in planted.values() if value in text]
+    literal = re.compile(rf"^\W*(?:name: )?({'|'.join(SECRETS)})\b.*$", re.MULTILINE)
+    assert literal.findall(text) == []

@@ -1,4 +1,7 @@
-"""Links and anchors of docs/ and README lead somewhere; tests that pages name exist."""
+"""Links and anchors of docs/ and README lead somewhere; tests that pages name exist; no page has a hole.
+
+Links to elsewhere are not followed: no test leaves the machine.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,21 @@ def test_links_and_anchors_lead_somewhere(page: Path) -> None:
         if not there or (anchor and anchor not in anchors(target.read_text())):
             wrong.append(link)
     assert wrong == []
+
+
+def _holes(text: str) -> list[str]:
+    return re.findall(r"^[ >|*-]*(?:TABLE|TODO|TBD|FIXME|XXX)\b[ .:|…]*$", text, re.MULTILINE)
+
+
+@every_page
+def test_no_page_has_a_placeholder_for_something_that_never_came(page: Path) -> None:
+    assert _holes(page.read_text()) == []
+
+
+def test_what_is_a_placeholder() -> None:
+    for hole in ("TABLE", "TODO", "  TODO:", "- TODO", "| TBD |", "> FIXME …"):
+        assert _holes(f"# A page\n\n{hole}\n\nmore\n") == [hole]
+    assert _holes("TABLE names are kept\nALTER TABLE\n`TODO`\n") == []
 
 
 def _exists(test: str) -> bool:

@@ -55,7 +55,7 @@ run "everything" {
     error_message = "the prefix of the quarantine, whatever slashes it has"
   }
   assert {
-    condition     = [for each in jsondecode(output.policies.shapes).Statement : each.Sid] == ["KeepLake", "ListLake", "ReadChanges", "Decrypt", "FetchFromQuarantine"]
+    condition     = [for each in jsondecode(output.policies.shapes).Statement : each.Sid] == ["KeepLake", "ListLake", "ReadChanges", "FetchFromQuarantine", "Decrypt"]
     error_message = "shapes' statements"
   }
   assert {
@@ -80,5 +80,33 @@ run "a_stream_as_storage" {
   assert {
     condition     = jsondecode(output.policies.shapes).Statement[0].Resource == ["arn:aws:kinesis:eu-west-1:123456789012:stream/shop-shapes"] && length(aws_iam_role.shapes) == 1
     error_message = "that stream only, by a role"
+  }
+}
+
+run "an_encrypted_stream_as_storage" {
+  variables {
+    kms_key_arn   = "arn:aws:kms:eu-west-1:123456789012:key/1"
+    shape_streams = ["arn:aws:kinesis:eu-west-1:123456789012:stream/shop-shapes"]
+  }
+  assert {
+    condition     = [for each in jsondecode(output.policies.shapes).Statement : each.Sid] == ["KeepShapesInStreams", "Encrypt", "Decrypt"]
+    error_message = "shapes write and read back their own stream, with its key"
+  }
+  assert {
+    condition     = [for each in jsondecode(output.policies.shapes).Statement : each.Action if each.Sid == "Encrypt" || each.Sid == "Decrypt"] == [["kms:GenerateDataKey"], ["kms:Decrypt"]]
+    error_message = "both halves of the key"
+  }
+}
+
+run "an_encrypted_stream_as_storage_and_source" {
+  variables {
+    kms_key_arn        = "arn:aws:kms:eu-west-1:123456789012:key/1"
+    quarantine         = { bucket = "kept" }
+    shape_streams      = ["arn:aws:kinesis:eu-west-1:123456789012:stream/shop-shapes"]
+    shapes_read_stream = true
+  }
+  assert {
+    condition     = [for each in jsondecode(output.policies.shapes).Statement : each.Sid] == ["KeepShapesInStreams", "Encrypt", "KeepInQuarantine", "SeeQuarantine", "ReadChanges", "FetchFromQuarantine", "Decrypt"]
+    error_message = "each statement once: IAM refuses two of one name"
   }
 }

@@ -8,6 +8,7 @@ import msgspec
 
 from penstock.status import words
 from penstock.status.model import ShapeReading, Status
+from penstock.status.shape_words import shape_lag, shape_note, shape_position
 
 BYTES_A_SECOND: Final = 4500
 """What may be spent on numbers of shapes, in the long run; gzip makes a quarter of it."""
@@ -104,12 +105,12 @@ def _row(shape: ShapeReading, at: float) -> dict[str, Any]:
     return {
         "state": shape.state,
         "rows": f"{shape.rows:,}",
-        "position": words.shape_position(shape),
-        "lag": words.shape_lag(shape),
+        "position": shape_position(shape),
+        "lag": shape_lag(shape),
         "flushed": None if shape.flushed_s is None else round(at - shape.flushed_s),
         "due": None if shape.due_s is None else round(at + shape.due_s),
         "failing": shape.error is not None,
-        "note": shape.error or shape.waits_for or "",
+        "note": shape_note(shape),
     }
 
 

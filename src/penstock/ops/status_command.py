@@ -18,6 +18,7 @@ from penstock import exit_codes
 from penstock.errors import PenstockError
 from penstock.status import words
 from penstock.status.model import ShapeReading, Status
+from penstock.status.shape_words import shape_note, shape_sentence
 
 _TIMEOUT_S: Final = 5.0
 # A proxy for the world knows nothing of this machine's own ports.
@@ -61,8 +62,8 @@ def as_text(status: Status, url: str) -> str:
 
 def _lines(status: Status, url: str) -> Iterator[str]:
     yield f"{words.headline(status)} ({url})"
-    for reason in status.reasons:
-        yield f"  {reason}"
+    for trouble in (*words.troubles(status), *words.warnings(status)):
+        yield f"  {words.in_a_line(trouble)}"
     for fact in words.facts(status):
         yield f"  {fact.label:<8} {fact.sentence}"
     if status.shapes is not None:
@@ -72,7 +73,8 @@ def _lines(status: Status, url: str) -> Iterator[str]:
 def _shape_lines(shapes: Sequence[ShapeReading]) -> Iterator[str]:
     width = max((len(shape.name) for shape in shapes), default=0)
     for shape in shapes:
-        failing = ", FAILING" if shape.error is not None else ""
-        rows = f"{shape.rows:,} rows since it leads"
-        where = f"{words.shape_position(shape)}, {words.shape_lag(shape)}"
-        yield f"  shape    {shape.name:<{width}}  {where}, {rows}{failing}"
+        failing = "FAILING, " if shape.error is not None else ""
+        note = shape_note(shape)
+        yield (
+            f"  shape    {shape.name:<{width}}  {failing}{shape_sentence(shape)}{f': {note}' if note else ''}"
+        )

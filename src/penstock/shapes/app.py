@@ -41,6 +41,7 @@ from penstock.postgres.timeline import ServerIdentity
 from penstock.service.cycle import LeaderCycle
 from penstock.settings.loading import load_stream_source
 from penstock.settings.services import ShapesSettings
+from penstock.shapes.credentials import watch_credentials
 from penstock.shapes.definition.reload import compare_files, terminal_is_gone
 from penstock.shapes.definition.shapes_file import ShapeFileError, load_shapes_file
 from penstock.shapes.definition.source_check import address_of
@@ -97,7 +98,10 @@ class ShapesApp:
         self._metrics = ShapesMetrics()
         stream = run.stream
         source = None if stream is None else SourceReading(stream.stream, stream.slot)
-        self._board = StatusBoard("shapes", self._health, source=source)
+        self._credentials = watch_credentials(file, stream)
+        self._board = StatusBoard(
+            "shapes", self._health, source=source, credentials_expire_at=self._credentials_expire_at
+        )
         self._cycle = LeaderCycle(
             self._health, standby_retry_interval_s=settings.leader.standby_retry_interval_s
         )
@@ -134,8 +138,13 @@ class ShapesApp:
                 watching.cancel()
             self._health.enter(Phase.STOPPED)
             self._threads.close()
+            if self._credentials is not None:
+                self._credentials.close()
             await ops.stop()
             _log.info("stopped")
+
+    def _credentials_expire_at(self) -> float | None:
+        return None if self._credentials is None else self._credentials.expires_at
 
     async def _watch_slot(self) -> None:
         monitor = SlotMonitor.of(

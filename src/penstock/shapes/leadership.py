@@ -36,6 +36,7 @@ from penstock.shapes.registry.registry import RegistryStore
 from penstock.shapes.wiring import ShapesPipeline
 from penstock.status.board import StatusBoard
 from penstock.status.health import Fault, Health, Phase
+from penstock.status.model import ShapesReading
 from penstock.status.shapes_metrics import ShapesMetrics
 
 UPKEEP_EVERY_S: Final = 1.0
@@ -179,7 +180,7 @@ class ShapesLeadership(ABC):
 
     def _workplace(self, jobs: ShapeJobs) -> Workplace:
         limits = FlushLimits(flushes=self._settings.change_log.max_flushes)
-        return Workplace(jobs, self._threads, limits, self._metrics.quarantined.inc)
+        return Workplace(jobs, self._threads, limits, self._metrics.count_quarantined)
 
     @property
     def _database(self) -> Database:
@@ -197,9 +198,7 @@ class ShapesLeadership(ABC):
         freshness, watchdog = vouched
         self._pipeline = pipeline
         self._health.start_streaming(freshness, awake_or_asleep())
-        self._board.lead(
-            lambda: pipeline.readings.reading(freshness.age_s(awake_or_asleep()), time.monotonic())
-        )
+        self._board.lead(lambda: self._reading(pipeline, freshness))
         self.has_led, self.led_since = True, time.monotonic()
         self._metrics.leaderships.inc()
         _log.info("streaming", shapes=len(self.file.shapes), **said)
@@ -224,6 +223,11 @@ class ShapesLeadership(ABC):
             self._pipeline = None
             self.confirmed_lsn = pipeline.feed.confirmed_lsn
             await self._threads.settle(jobs.cancel)
+
+    def _reading(self, pipeline: ShapesPipeline, freshness: Freshness) -> ShapesReading:
+        return pipeline.readings.reading(
+            freshness.age_s(awake_or_asleep()), time.monotonic(), quarantined=self._metrics.quarantined
+        )
 
     async def _drain(
         self, pipeline: ShapesPipeline, reader: asyncio.Task[None], freshness: Freshness

@@ -40,8 +40,8 @@ class Readings:
             for status in self._ledger.plan.status(now)
         ]
 
-    def reading(self, line_age_s: float, now: float) -> ShapesReading:
-        """All of it in numbers."""
+    def reading(self, line_age_s: float, now: float, *, quarantined: int = 0) -> ShapesReading:
+        """All of it in numbers; `quarantined`: by this process so far."""
         ledger = self._ledger
         return ShapesReading(
             line_age_s,
@@ -66,6 +66,7 @@ class Readings:
                 )
                 for line in self.lines(now)
             ],
+            quarantined,
         )
 
     def awaits_snapshots(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -12,9 +13,12 @@ from penstock.postgres.slot.state import SlotState
 from penstock.status.health import Health, Phase
 from penstock.status.lateness import Lateness
 from penstock.status.model import CaptureReading, ShapesReading, SlotReading, SourceReading, Status
+from penstock.status.pace import Pace
 
 Reading = CaptureReading | ShapesReading
 Leading = Callable[[], Reading]
+
+_RATE_OVER_S: Final = 10.0
 
 
 class StatusBoard:
@@ -42,6 +46,7 @@ class StatusBoard:
         self._slot_was_read = False
         self._clock_offset_s: float | None = None
         self._lateness = Lateness()
+        self._pace = Pace(_RATE_OVER_S)
         self._leading: Leading | None = None
 
     def note_slot(self, slot: SlotState | None, asked_at: float) -> None:
@@ -59,6 +64,7 @@ class StatusBoard:
 
     def lead(self, leading: Leading) -> None:
         """This process leads, and can be asked what it does."""
+        self._pace.forget()
         self._leading = leading
 
     def rest(self) -> None:
@@ -79,7 +85,7 @@ class StatusBoard:
             self._lateness.forget()
         reading = self._take_reading()
         expire_at = self._credentials_expire_at()
-        return Status(
+        status = Status(
             service=self._service,
             phase=phase.value,
             ready=ready,
@@ -94,6 +100,7 @@ class StatusBoard:
             shapes=reading if isinstance(reading, ShapesReading) else None,
             source=self._source,
         )
+        return replace(status, rate_per_s=self._pace.note(status.counted, self._clock()))
 
     def _server_now(self) -> float:
         return self._wall_clock() + (self._clock_offset_s or 0.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter as Tally
 from collections.abc import Sequence
 
@@ -66,18 +65,9 @@ class CaptureMetrics(ServiceMetrics):
         self.manifests = counter("manifests", "manifests of a marked stream that Kinesis has accepted")
         self.manifest_errors = counter("manifest_errors", "manifests that failed", ["code"])
         self.blocked = counter("undeliverable_blocked", "records that can't be delivered and block")
-        self._quarantined = counter("undeliverable_quarantined", "records stored in quarantine")
-        self.quarantined = 0
-        """As `undeliverable_quarantined`."""
-        self._credentials_expire_seconds = gauge(
-            "credentials_expire_seconds",
-            "until the AWS credentials at hand expire; +Inf: never, or none are known",
-        )
 
     def _take(self, status: Status) -> None:
         reading = status.capture
-        expire_s = status.credentials_expire_s
-        self._credentials_expire_seconds.set(math.inf if expire_s is None else expire_s)
         # A leadership that is over holds nothing any more.
         self._pending.set(0 if reading is None else reading.pending)
         self._queue_events.set(0 if reading is None else reading.queue_events)
@@ -89,11 +79,6 @@ class CaptureMetrics(ServiceMetrics):
         self.accepted += records
         self.record_bytes.inc(size_bytes)
         self.read_to_accepted_seconds.observe(oldest_s)
-
-    def count_quarantined(self) -> None:
-        """A record is in quarantine."""
-        self._quarantined.inc()
-        self.quarantined += 1
 
     def count_record_errors(self, codes: Sequence[str | None]) -> None:
         """An error code, or None, for each record of a request."""

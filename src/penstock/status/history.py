@@ -6,6 +6,7 @@ from collections import deque
 from typing import Final, NamedTuple
 
 from penstock.status.model import CaptureReading, Status
+from penstock.status.pace import Pace
 
 INTERVAL_S: Final = 10.0
 KEPT_S: Final = 3600.0
@@ -28,14 +29,14 @@ class History:
     1. Points are at least INTERVAL_S apart: a status that comes sooner is left out.
     2. Those older than KEPT_S are forgotten; there are never more than fit into that time.
     3. A clock that was set back takes its points with it: time only ever goes on.
-    4. A rate is that since the point before; None after a gap, and when the counter began again.
+    4. A rate is that since the point before, as Pace says.
     """
 
     def __init__(self, *, interval_s: float = INTERVAL_S, kept_s: float = KEPT_S) -> None:
         self._interval_s = interval_s
         self._kept_s = kept_s
         self._points: deque[Point] = deque(maxlen=int(kept_s / interval_s) + 1)
-        self._counted: tuple[float, int] | None = None
+        self._pace = Pace(interval_s - 1)
 
     @property
     def points(self) -> list[Point]:
@@ -58,33 +59,18 @@ class History:
     def _values(self, status: Status, at: float) -> tuple[float | None, ...]:
         capture, shapes = status.capture, status.shapes
         leading = capture or shapes
-        counted = None if leading is None else _counter(status)
         return tuple(
             None if value is None else float(f"{value:.4g}")
             for value in (
                 None if status.leader is not None else status.behind_s,
                 None if leading is None else max(0, leading.received_lsn - leading.frontier_lsn),
-                self._rate(counted, at),
+                self._pace.note(status.counted, at),
                 None if capture is None else _fill(capture),
                 status.slot.retained_bytes if status.slot.exists else None,
                 None if shapes is None else shapes.log_bytes,
                 None if shapes is None else sum(shape.error is not None for shape in shapes.shapes),
             )
         )
-
-    def _rate(self, counted: int | None, at: float) -> float | None:
-        before, self._counted = self._counted, None if counted is None else (at, counted)
-        if before is None or counted is None:
-            return None
-        passed_s, more = at - before[0], counted - before[1]
-        return None if more < 0 or not 0 < passed_s < 3 * self._interval_s else more / passed_s
-
-
-def _counter(status: Status) -> int:
-    """Records accepted, or changes read."""
-    if status.capture is not None:
-        return status.capture.records
-    return 0 if status.shapes is None else status.shapes.changes
 
 
 def _fill(reading: CaptureReading) -> float:

@@ -94,6 +94,8 @@ class ShapesReading(msgspec.Struct, frozen=True):
     log_is_full: bool
     """Whether reading waits for room."""
     shapes: list[ShapeReading]
+    quarantined: int = 0
+    """Records of a stream as storage that were stored in quarantine since the process began."""
 
 
 class SourceReading(msgspec.Struct, frozen=True):
@@ -129,6 +131,8 @@ class Status(msgspec.Struct, frozen=True):
     """Since the commit of the oldest change that is not delivered; for shapes: since it was read."""
     frontier_age_s: float = 0.0
     """Since when something is pending without headway, over all leaderships of this process."""
+    rate_per_s: float | None = None
+    """Records accepted a second in the last ten; for shapes: changes read. None: it can't be told yet."""
     clock_offset_s: float | None = None
     """The server's clock minus ours."""
     credentials_expire_s: float | None = None
@@ -139,3 +143,10 @@ class Status(msgspec.Struct, frozen=True):
     """Set if changes come from a stream: then there need not be a slot."""
     outside: OutsideReading | None = None
     """Set if no process was asked; `ready` then says that nothing is seen to be wrong."""
+
+    @property
+    def counted(self) -> int | None:
+        """What `rate_per_s` is the rate of; None while this process doesn't lead."""
+        if self.capture is not None:
+            return self.capture.records
+        return None if self.shapes is None else self.shapes.changes

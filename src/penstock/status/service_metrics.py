@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics, generate_latest
@@ -31,6 +32,10 @@ class ServiceMetrics:
         self._clock_offset_seconds = self._gauge(
             "clock_offset_seconds", "the server's clock minus ours; 0 before the server was asked"
         )
+        self._credentials_expire_seconds = self._gauge(
+            "credentials_expire_seconds",
+            "until the AWS credentials at hand expire; +Inf: never, or none are known",
+        )
         self.leaderships = self._counter("leaderships", "times this process became leader")
         self.slot_creations = self._counter("slot_creations", "times the replication slot had to be created")
         self._slot = SlotMetrics(self.registry)
@@ -41,6 +46,11 @@ class ServiceMetrics:
             "updates and deletes that wal2json left out because their table has no replica identity",
         )
         self._frontier_lsn = self._gauge("frontier_lsn", "everything at or below it is durable")
+        self._quarantined = self._counter(
+            "undeliverable_quarantined", "records stored in quarantine since this process began"
+        )
+        self.quarantined = 0
+        """As `undeliverable_quarantined`."""
 
     def exposition(self, status: Status) -> bytes:
         """The text for Prometheus: what was counted, and what the status says."""
@@ -50,6 +60,8 @@ class ServiceMetrics:
         self._behind_seconds.set(status.behind_s)
         self._frontier_age_seconds.set(status.frontier_age_s)
         self._clock_offset_seconds.set(status.clock_offset_s or 0.0)
+        expire_s = status.credentials_expire_s
+        self._credentials_expire_seconds.set(math.inf if expire_s is None else expire_s)
         self._slot.take(status.slot)
         reading = status.capture or status.shapes
         if reading is not None:
@@ -58,6 +70,11 @@ class ServiceMetrics:
             self._frontier_lsn.set(reading.frontier_lsn)
         self._take(status)
         return generate_latest(self.registry)
+
+    def count_quarantined(self, records: int = 1) -> None:
+        """So many more are in quarantine."""
+        self._quarantined.inc(records)
+        self.quarantined += records
 
     def _take(self, status: Status) -> None:
         """Take over what only this service has."""

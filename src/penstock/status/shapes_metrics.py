@@ -28,9 +28,6 @@ class ShapesMetrics(ServiceMetrics):
         self.snapshots_needed = counter(
             "shape_snapshots_needed", "times a shape had to be snapshotted", ["shape"]
         )
-        self.quarantined = counter(
-            "undeliverable_quarantined", "changes of a stream as storage that are in quarantine"
-        )
         self._offset_lsn = gauge("shape_offset_lsn", "what the shape's table holds", ["shape"])
         self._lag_bytes = gauge("shape_lag_bytes", "WAL that the shape's table is behind", ["shape"])
         self._lag_seconds = gauge(

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from penstock.model.lsn import format_lsn
 from penstock.model.size import format_size
 from penstock.status.health import Fault, Phase
-from penstock.status.model import CaptureReading, ShapeReading, SlotReading, SourceReading, Status
+from penstock.status.model import CaptureReading, SlotReading, SourceReading, Status
 
 _FIX: Final = " Fix: "
 _SOON_S: Final = 3600.0
@@ -71,11 +71,11 @@ def warnings(status: Status) -> list[Trouble]:
         if shape.error is not None:
             what, do = trouble_of(shape.error)
             found.append(Trouble(f"shape {shape.name} fails: {what}", do))
-    if status.capture is not None and status.capture.quarantined:
-        count = status.capture.quarantined
+    leading = status.capture or status.shapes
+    if leading is not None and leading.quarantined:
         found.append(
             Trouble(
-                f"{count:,} records are in quarantine since this process began",
+                f"{leading.quarantined:,} records have gone to quarantine since this process began",
                 "look at them in QUARANTINE_URL; the stream has a pointer to each",
             )
         )
@@ -88,6 +88,12 @@ def trouble_of(sentence: str) -> Trouble:
     if fix:
         return Trouble(what, do)
     return Trouble(sentence, next((do for start, do in _ADVICE.items() if sentence.startswith(start)), ""))
+
+
+def in_a_line(trouble: Trouble) -> str:
+    """What is wrong, and what to do."""
+    what, do = trouble
+    return f"{what if what.endswith('.') else f'{what}.'}{_FIX}{do}" if do else what
 
 
 def facts(status: Status) -> Iterator[Fact]:
@@ -107,6 +113,9 @@ def facts(status: Status) -> Iterator[Fact]:
         yield Fact(
             "behind", f"{status.behind_s:.1f} s since the oldest change was {since} that is not delivered"
         )
+    if status.rate_per_s is not None:
+        what = "changes read" if status.service == "shapes" else "records accepted"
+        yield Fact("rate", f"{_number(status.rate_per_s)} {what} a second")
     if status.source is not None:
         yield Fact("stream", source(status.source))
     if status.source is None or status.slot.exists:
@@ -158,14 +167,10 @@ def slot(reading: SlotReading) -> str:
     keeps = f"keeps {format_size(reading.retained_bytes)} of WAL on the server"
     if reading.safe_bytes is not None and not reading.is_lost:
         keeps += f" (lost after {format_size(max(0, reading.safe_bytes))} more)"
+    elif not reading.is_lost:
+        keeps += " (no limit)"
     return f"{lost}confirmed {format_lsn(reading.confirmed_lsn)}, {keeps}{reader} ({age})"
 
 
-def shape_lag(shape: ShapeReading) -> str:
-    """How far its table is behind."""
-    return f"{format_size(shape.lag_bytes)}, {shape.lag_s:.1f} s behind" if shape.lag_bytes else "up to date"
-
-
-def shape_position(shape: ShapeReading) -> str:
-    """What its table holds."""
-    return format_lsn(max(0, shape.offset_lsn))
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -6,11 +6,13 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
+from importlib.resources import files
 
 import msgspec
 import pytest
 
 from penstock.local.free_ports import free_port
+from penstock.ops.bulletin import Bulletin
 from penstock.ops.server import OpsServer
 from penstock.ops.status_command import NoAnswer, as_json, as_text, ask, exit_code
 from penstock.postgres.leader.freshness import Freshness
@@ -19,6 +21,7 @@ from penstock.status.board import StatusBoard
 from penstock.status.capture_metrics import CaptureMetrics
 from penstock.status.health import Fault, Health
 from penstock.status.model import CaptureReading, ShapeReading, ShapesReading, SlotReading, Status
+from penstock.status.shape_words import ROWS_MEAN
 from tests.servers.slots import HEALTHY
 
 SLOT = HEALTHY._replace(confirmed_flush_lsn=0x16B374D848, retained_bytes=2_345_678)
@@ -72,7 +75,7 @@ async def test_a_leader(service: Service) -> None:
         f"streaming, ready ({service.url})",
         "  leader   this process",
         "  frontier 16/B374D848, 1.5 kB behind what was received (16/B374DE24)",
-        "  slot     confirmed 16/B374D848, keeps 2.2 MB of WAL on the server (read 0 s ago)",
+        "  slot     confirmed 16/B374D848, keeps 2.2 MB of WAL on the server (no limit) (read 0 s ago)",
         "  stream   12,345 records accepted, 0 pending",
     ]
 
@@ -82,7 +85,8 @@ async def test_a_leader(service: Service) -> None:
     [
         pytest.param(
             SLOT._replace(active_pid=None),
-            "confirmed 16/B374D848, keeps 2.2 MB of WAL on the server, and nobody reads it (read 7 s ago)",
+            "confirmed 16/B374D848, keeps 2.2 MB of WAL on the server (no limit), and nobody reads it"
+            " (read 7 s ago)",
             id="unread",
         ),
         pytest.param(
@@ -143,21 +147,67 @@ async def test_somebody_else_answers() -> None:
             await asyncio.to_thread(ask, f"http://127.0.0.1:{port}")
 
 
-def test_shapes_a_line_each() -> None:
-    shapes = [
-        ShapeReading("orders", "idle", 0x16B374D848, lag_bytes=0, lag_s=0.0, rows=1_234, error=None),
-        ShapeReading("a", "idle", -1, lag_bytes=3 << 20, lag_s=2.25, rows=0, error="no such column"),
-    ]
-    reading = ShapesReading(0.1, 0x200, 0x100, 7, 9, 5 << 20, log_is_full=True, shapes=shapes)
+def shapes_status(*shapes: ShapeReading) -> Status:
+    reading = ShapesReading(0.1, 0x200, 0x100, 7, 9, 5 << 20, log_is_full=True, shapes=list(shapes))
     slot = SlotReading(1.0, exists=True, is_active=True, confirmed_lsn=0x100)
-    status = Status("shapes", "streaming", ready=True, reasons=[], slot=slot, shapes=reading)
+    return Status("shapes", "streaming", ready=True, reasons=[], slot=slot, shapes=reading)
 
-    assert as_text(status, "url").splitlines()[4:] == [
+
+def test_shapes_a_line_each() -> None:
+    status = shapes_status(
+        ShapeReading("orders", "idle", 0x16B374D848, 0, 0.0, 1_234, None, flushed_s=5.2, due_s=2.6),
+        ShapeReading("a", "backing off", -1, 3 << 20, 2.25, 0, "no column x. Fix: add it", due_s=0.2),
+        ShapeReading("b", "waiting", 0x100, 0, 0.0, 0, None, flushed_s=300.0, waits_for="an old transaction"),
+    )
+
+    assert as_text(status, "url").splitlines() == [
+        "streaming, ready (url)",
+        "  shape a fails: no column x. Fix: add it",
+        "  leader   this process",
+        "  frontier 0/100, 256 B behind what was received (0/200)",
+        "  slot     confirmed 0/100, keeps 0 B of WAL on the server (no limit) (read 1 s ago)",
         "  log      5.0 MB, FULL: reading waits",
-        "  shape    orders  16/B374D848, up to date, 1,234 rows since it leads",
-        "  shape    a       0/0, 3.0 MB, 2.2 s behind, 0 rows since it leads, FAILING",
+        "  shape    orders  idle, at 16/B374D848, up to date, 1,234 rows written since it leads,"
+        " last flush 5 s ago, next flush in 3 s",
+        "  shape    a       FAILING, backing off, at 0/0, 3.0 MB, 2.2 s behind, 0 rows written since it"
+        " leads, next flush due: no column x. Fix: add it",
+        "  shape    b       waiting, at 0/100, up to date, 0 rows written since it leads,"
+        " last flush 5 min ago: an old transaction",
     ]
     assert msgspec.json.decode(as_json(status), type=Status) == status
+
+
+def test_the_terminal_says_whatever_the_page_says() -> None:
+    status = msgspec.structs.replace(
+        shapes_status(
+            ShapeReading("a", "stopped", 0x100, 9, 2.0, 7, "no column x. Fix: add it"),
+            ShapeReading("b", "waiting", 0x100, 9, 2.0, 7, None, waits_for="an old transaction"),
+        ),
+        ready=False,
+        reasons=["postgres: gone", "phase is postgres down"],
+        behind_s=3.0,
+    )
+    bulletin = Bulletin()
+    bulletin.restart(status, 1_800_000_000.0, 0.0)
+    view = bulletin.all
+    text = as_text(status, "url")
+
+    for what, do in view["troubles"] + view["warnings"]:
+        assert what in text
+        assert do
+        assert do in text
+    for label, sentence in view["facts"].items():
+        assert f"  {label:<8} {sentence}\n" in text
+    for name, row in view["shapes"].items():
+        [line] = [line for line in text.splitlines() if line.startswith(f"  shape    {name} ")]
+        for column in ("state", "rows", "position", "lag", "note"):
+            assert row[column] in line
+
+
+def test_the_page_names_the_rows_as_the_terminal_does() -> None:
+    page = files("penstock.ops") / "page"
+    assert f'<th scope="col">{ROWS_MEAN}</th>' in (page / "index.html").read_text()
+    assert f'rows: "{ROWS_MEAN}"' in (page / "page.js").read_text()
 
 
 async def test_metrics_say_what_the_status_says(service: Service) -> None:

@@ -56,7 +56,7 @@ def test_a_capture_that_is_led() -> None:
     assert exit_code(status) == 0
     assert in_words(status, "slot s").splitlines() == [
         "led, nothing wrong is seen (slot s)",
-        "  slot     confirmed 0/20, keeps 16 B of WAL on the server (read 3 s ago)",
+        "  slot     confirmed 0/20, keeps 16 B of WAL on the server (no limit) (read 3 s ago)",
         "  server   WAL up to 0/420, 1.0 kB above what is confirmed; wal_status reserved",
         "  leader   pid 7 (penstock capture s at 10.0.0.7); processes that watch the slot: 2",
         "  note     0/20 was about to be confirmed last",
@@ -255,8 +255,9 @@ def test_shapes_that_read_a_stream_need_no_slot() -> None:
 def test_a_slot_that_was_left_behind_is_shown() -> None:
     status = judged_stream(SOURCE, HOLDS_ONLY._replace(slot=UNREAD))
     assert status.ready
-    assert "  slot     confirmed 0/20, keeps 16 B of WAL on the server, and nobody reads it" in in_words(
-        status, ""
+    assert (
+        "  slot     confirmed 0/20, keeps 16 B of WAL on the server (no limit), and nobody reads it"
+        in in_words(status, "")
     )
 
 

@@ -333,7 +333,8 @@ class TestReadings:
         assert (a.status.shape, a.rows, a.lag_bytes) == ("a", 7, 300 - 90)
         assert (b.status.shape, b.rows, b.lag_bytes) == ("b", 0, 0)
         assert pipeline.readings.unflushed_shapes() == 1
-        reading = pipeline.readings.reading(1.5, time.monotonic())
+        reading = pipeline.readings.reading(1.5, time.monotonic(), quarantined=3)
+        assert reading.quarantined == 3
         assert (reading.line_age_s, reading.received_lsn, reading.frontier_lsn) == (1.5, 300, START)
         assert [(each.name, each.lag_bytes) for each in reading.shapes] == [("a", 210), ("b", 0)]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -21,6 +22,7 @@ from penstock.shapes.slot_leadership import PostgresLeadership
 from penstock.shapes.wiring import ShapesPipeline
 from penstock.status.board import StatusBoard
 from penstock.status.health import Health, Phase
+from penstock.status.model import SlotReading, Status
 from penstock.status.shapes_metrics import ShapesMetrics
 
 FRESHNESS = Freshness(limit_s=3.0, now=0.0)
@@ -115,18 +117,24 @@ async def site(monkeypatch: pytest.MonkeyPatch) -> Site:
     return site
 
 
-async def drain(site: Site) -> list[dict[str, Any]]:
-    """Drain within a second; returns what was said."""
+def leadership_of(site: Site, metrics: ShapesMetrics | None = None) -> PostgresLeadership:
     nothing: Any = None
-    leadership = PostgresLeadership(
+    return PostgresLeadership(
         load_shapes_settings({"SHUTDOWN_DRAIN_S": "0.2"}, dotenv=None),
         Order(
             ShapesFile("shapes.toml", "/lake", ()), nothing, Path("/log"), "wal2json", frozenset(), once=False
         ),
         make_jobs=nothing,
         threads=nothing,
-        service=Service(site.health, ShapesMetrics(), StatusBoard("shapes", site.health), asyncio.Event()),
+        service=Service(
+            site.health, metrics or ShapesMetrics(), StatusBoard("shapes", site.health), asyncio.Event()
+        ),
     )
+
+
+async def drain(site: Site) -> list[dict[str, Any]]:
+    """Drain within a second; returns what was said."""
+    leadership = leadership_of(site)
     await asyncio.sleep(0)
     with capture_logs() as said:
         async with asyncio.timeout(10):
@@ -168,3 +176,18 @@ async def test_a_reader_that_fails_at_its_end_changes_nothing(site: Site) -> Non
     await drain(site)
     assert site.did == [*FLUSHES, LOOKS, NOTES, LAST]
     assert isinstance(site.reading.exception(), LineLost)
+
+
+async def test_what_flushes_put_into_quarantine_is_in_reading_and_metric(site: Site) -> None:
+    metrics = ShapesMetrics()
+    first, second = leadership_of(site, metrics), leadership_of(site, metrics)
+    jobs: Any = None
+    readings = SimpleNamespace(reading=lambda *_, quarantined: quarantined)
+    pipeline = cast(ShapesPipeline, SimpleNamespace(readings=readings))
+
+    first._workplace(jobs).count_quarantined(3)
+    second._workplace(jobs).count_quarantined(4)
+
+    assert cast(int, second._reading(pipeline, FRESHNESS)) == 7, "since the process began"
+    text = metrics.exposition(Status("shapes", "standby", True, [], SlotReading(0.0))).decode()
+    assert "penstock_undeliverable_quarantined_total 7.0" in text

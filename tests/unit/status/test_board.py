@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain, repeat
+
 import msgspec
 import pytest
 
@@ -20,13 +22,14 @@ class Process:
 
     def __init__(self) -> None:
         self.now = 1000.0
+        self.passed_s = 0.0
         self.expire_at: float | None = None
         self.reading: CaptureReading | ShapesReading = READING
         self.health = Health()
         self.board = StatusBoard(
             "capture",
             self.health,
-            clock=lambda: 0.0,
+            clock=lambda: self.passed_s,
             wall_clock=lambda: self.now,
             credentials_expire_at=lambda: self.expire_at,
         )
@@ -47,6 +50,20 @@ def test_how_late_by_the_servers_clock(process: Process) -> None:
     process.board.note_clock(2.5)
     assert process.board.read().behind_s == 12.5
     assert process.board.read().clock_offset_s == 2.5
+
+
+def test_the_rate_of_the_last_seconds_in_this_leadership(process: Process) -> None:
+    rates = []
+    process.lead()
+    for records in (0, 500, 1000, 1000):
+        process.reading = msgspec.structs.replace(READING, records=records)
+        rates.append(process.board.read().rate_per_s)
+        process.passed_s += 10
+    process.board.rest()
+    rates.append(process.board.read().rate_per_s)
+    process.lead()
+    rates.append(process.board.read().rate_per_s)
+    assert rates == [None, 50, 50, 0, None, None]
 
 
 def test_what_a_leadership_leaves_undelivered_gets_later(process: Process) -> None:
@@ -120,7 +137,7 @@ def source_metrics(board: StatusBoard) -> set[str]:
 
 
 def test_a_stream_in_place_of_a_slot() -> None:
-    board = StatusBoard("shapes", Health(), clock=iter([0.0, 90.0, 90.0]).__next__)
+    board = StatusBoard("shapes", Health(), clock=chain([0.0], repeat(90.0)).__next__)
     nothing = {"penstock_source_expires_seconds +Inf", "penstock_source_retention_seconds 0.0"}
     assert source_metrics(board) == nothing | {"penstock_slot_read_age_seconds 90.0"}
     board.note_source(86_400.0, 3_600.0)

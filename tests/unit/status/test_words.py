@@ -64,10 +64,15 @@ def test_what_is_wrong_and_leaves_it_ready() -> None:
     assert warnings(msgspec.structs.replace(STATUS, shapes=reading)) == [
         Trouble("shape a fails: no column x.", "add it")
     ]
+
+
+def test_quarantine_of_both_services() -> None:
     held = msgspec.structs.replace(CAPTURE, quarantined=2)
-    [(what, do)] = warnings(msgspec.structs.replace(STATUS, capture=held))
-    assert what == "2 records are in quarantine since this process began"
-    assert "QUARANTINE_URL" in do
+    stored = ShapesReading(0.1, 2, 1, 0, 0, 0, log_is_full=False, shapes=[], quarantined=2)
+    for leading in ({"capture": held}, {"shapes": stored}):
+        [(what, do)] = warnings(msgspec.structs.replace(STATUS, **leading))
+        assert what == "2 records have gone to quarantine since this process began"
+        assert "QUARANTINE_URL" in do
 
 
 def test_numbers_that_tell_nothing_are_left_out() -> None:
@@ -86,6 +91,8 @@ def test_facts() -> None:
     assert of("behind", behind_s=1.0, service="shapes") == [
         "1.0 s since the oldest change was read that is not delivered"
     ]
+    assert of("rate", rate_per_s=1234.5) == ["1,234 records accepted a second"]
+    assert of("rate", rate_per_s=0.25, service="shapes") == ["0.25 changes read a second"]
     assert of("clock", clock_offset_s=-2.5) == ["the server's is 2.5 s behind ours"]
     assert of("clock", clock_offset_s=2.5) == ["the server's is 2.5 s ahead of ours"]
     assert of("access", credentials_expire_s=600.0) == [
@@ -121,4 +128,7 @@ def test_a_slot_with_a_limit() -> None:
     assert slot(limited) == (
         "confirmed 0/100, keeps 2.0 kB of WAL on the server (lost after 3.0 GB more) (read 3 s ago)"
     )
-    assert "more" not in slot(msgspec.structs.replace(limited, is_lost=True))
+    assert "(no limit)" in slot(SLOT)
+    for lost in (limited, SLOT):
+        assert "more" not in (said := slot(msgspec.structs.replace(lost, is_lost=True)))
+        assert "limit" not in said

@@ -23,7 +23,7 @@ const CHARTS = {
   ],
 };
 const COLUMNS = ["state", "rows", "position", "lag", "flushed", "due"];
-const LABELS = { state: "", rows: "rows", position: "at", lag: "", flushed: "last flush", due: "next flush" };
+const LABELS = { state: "", rows: "rows written since it leads", position: "at", lag: "", flushed: "last flush", due: "next flush" };
 
 const known = { facts: {}, order: [], shapes: {}, troubles: [], warnings: [] };
 const rows = new Map();
