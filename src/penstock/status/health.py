@@ -45,7 +45,9 @@ class Fault(StrEnum):
     MARKS = "marks"
     """Manifests are refused; cleared by an accepted one, or when another leads."""
     SLOT = "slot"
-    """The slot is lost, or nobody reads it though somebody holds its lock."""
+    """Nobody reads the slot though somebody holds its lock."""
+    LOST = "lost"
+    """The slot is lost; set and cleared by whoever reads its state, in every phase."""
     NOTE = "note"
     """The slot's note can't be written; cleared when it is, or with the leadership."""
     DROPPED = "dropped"
@@ -110,6 +112,7 @@ class Health:
         self._headway.begin()
         self.clear_leadership_faults()
         self.clear_fault(Fault.SLOT)
+        self.clear_fault(Fault.LOST)
 
     def stand_by(self, leader: str | None = None) -> None:
         """Another leads, and this is its name: what ailed this process as a leader is over."""
@@ -166,6 +169,9 @@ class Health:
     def readiness(self, now: float) -> Readiness:
         """Ready is a leader with a fresh line that makes headway or has nothing pending, or a standby."""
         reasons = [f"{fault}: {sentence}" for fault, sentence in self._faults.items()]
+        if Fault.LOST in self._faults and self._faults.get(Fault.POSTGRES) == self._faults[Fault.LOST]:
+            # Who competes meets the same.
+            reasons.remove(f"{Fault.LOST}: {self._faults[Fault.LOST]}")
         if self._phase not in _READY_PHASES:
             reasons.append(f"phase is {self._phase}")
         if self._phase is Phase.STREAMING:

@@ -24,6 +24,7 @@ _ADVICE: Final = {
     f"{Fault.STREAM}: ": "mend the stream, or our right to it; it is tried again by itself",
     f"{Fault.MARKS}: ": "mend the stream of the manifests, or our right to it (kinesis:PutRecord)",
     f"{Fault.SLOT}: ": "look at the process that holds the lock",
+    f"{Fault.LOST}: ": "create a slot under a new name, and take new snapshots downstream",
     f"{Fault.NOTE}: ": "end whoever holds a lock on the note, or give the server what it has run out of",
     f"{Fault.DROPPED}: ": "give the table a replica identity, and take a new snapshot of it downstream",
     f"{Fault.BLOCKED}: ": "look for record_blocks in the log; UNDELIVERABLE_POLICY=quarantine lets the rest"
