@@ -42,6 +42,8 @@ class Fault(StrEnum):
     """The destination doesn't answer a probe; set and cleared by the capture app."""
     STREAM = "stream"
     """The stream refuses what a leader sends; cleared by an accepted record, or when another leads."""
+    KEYS = "keys"
+    """Kinesis answers, but fails some keys for long; cleared when it takes them, or with the leadership."""
     MARKS = "marks"
     """Manifests are refused; cleared by an accepted one, or when another leads."""
     SLOT = "slot"
@@ -150,7 +152,7 @@ class Health:
 
     def end_leadership(self) -> None:
         """What only a leader can suffer from is over; another may lead now."""
-        for fault in (Fault.NOTE, Fault.BLOCKED, Fault.QUARANTINE, Fault.SHAPE):
+        for fault in (Fault.KEYS, Fault.NOTE, Fault.BLOCKED, Fault.QUARANTINE, Fault.SHAPE):
             self.clear_fault(fault)
 
     def note_frontier(self, frontier_lsn: int, pending: int, now: float, *, done: int = 0) -> None:
