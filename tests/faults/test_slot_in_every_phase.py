@@ -10,7 +10,7 @@ from penstock.local.kinesis import LocalKinesis
 from penstock.local.postgres import PrivatePostgres
 from tests.faults.rig import Rig
 from tests.servers.capture_process import CaptureProcess
-from tests.servers.capture_site import CaptureSite, metric, wait_for_phase, wait_until
+from tests.servers.capture_site import CaptureSite, metric, turns, wait_for_phase, wait_until
 
 MUCH = 3 * 1024 * 1024
 
@@ -56,7 +56,13 @@ def test_a_standby_sees_a_lost_slot(server: PrivatePostgres, kinesis: LocalKines
             for _ in range(3):
                 server.psql("SELECT pg_logical_emit_message(false, '', ''); SELECT pg_switch_wal()")
             server.psql("CHECKPOINT")
-            wait_until(lambda: slot_metric(standby, "lost") == 1, "the standby sees that it is lost")
+            turns(standby, ready=False, sentence="lost: replication slot 'lost' is lost")
+            assert slot_metric(standby, "lost") == 1
+            assert standby.metrics()['penstock_phase{phase="standby"}'] == 1
+
+            server.psql("SELECT pg_drop_replication_slot('lost')")
+            server.psql("SELECT pg_create_logical_replication_slot('lost', 'wal2json')")
+            turns(standby, ready=True)
             assert standby.metrics()['penstock_phase{phase="standby"}'] == 1
 
 

@@ -15,6 +15,7 @@ from tests.servers.capture_process import CaptureProcess
 
 T = TypeVar("T")
 
+TURNS_WITHIN_S = 5.0
 _POLL_S = 0.02
 _SLOT = """
     SELECT plugin, active_pid, confirmed_flush_lsn::text, restart_lsn::text, wal_status
@@ -128,6 +129,16 @@ def readiness(capture: CaptureProcess) -> dict[str, Any]:
         assert capture.running, "penstock has ended"
         return {"status": None, "phase": "unreachable", "reasons": []}
     return {"status": status, **json.loads(text)}
+
+
+def turns(capture: CaptureProcess, *, ready: bool, sentence: str = "") -> None:
+    """Wait until `/readyz` says so, with this sentence among its reasons: within 5 s, as is promised."""
+
+    def turned() -> bool:
+        answer = readiness(capture)
+        return (answer["status"] == 200) == ready and sentence in " ".join(answer["reasons"])
+
+    wait_until(turned, f"ready is {ready}, {sentence!r}", TURNS_WITHIN_S)
 
 
 def metric(capture: CaptureProcess, name: str) -> float:

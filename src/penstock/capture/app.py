@@ -16,6 +16,7 @@ from penstock.kinesis.write.client import KinesisClient
 from penstock.kinesis.write.ports import CaptureSink
 from penstock.ops.access import Access
 from penstock.ops.server import OpsServer
+from penstock.postgres.leader.line import LeaderLine
 from penstock.postgres.slot.monitor import SlotMonitor
 from penstock.service.cycle import LeaderCycle
 from penstock.settings.services import CaptureSettings
@@ -94,10 +95,13 @@ class CaptureApp:
         try:
             another = await self._cycle.attempt(leadership)
         except Exception as error:
-            await self._cycle.recover(error, wait_for_sink=self._wait_for_sink)
+            await self._cycle.recover(error, wait_for_sink=self._wait_for_sink, look=self._look)
             return
         if another is not None:
             await self._cycle.stand_by(another)
+
+    async def _look(self) -> None:
+        await LeaderLine(self._settings.replication, self._settings.leader, role="capture").look()
 
     def _forget_positions(self) -> None:
         self._cycle.forget_positions()

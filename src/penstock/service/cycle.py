@@ -14,13 +14,16 @@ from penstock.errors import PenstockError, PostgresError
 from penstock.model.lsn import format_lsn
 from penstock.postgres.leader.line import AnotherLeads
 from penstock.service.relapses import Relapse, Relapses
-from penstock.service.retry_policy import SLOW_RETRY_S, Pace, policy_for
+from penstock.service.retry_policy import QUICK_RETRY_S, SLOW_RETRY_S, Pace, policy_for
 from penstock.status.health import Fault, Health, Phase
 
 _FIRST_RETRY_S: Final = 0.25
 _SAY_AGAIN_S: Final = 30.0
 
 _Result = TypeVar("_Result")
+Look = Callable[[], Coroutine[Any, Any, None]]
+"""Raises what would keep a leader from the slot, as far as it shows without competing."""
+
 _log = structlog.get_logger()
 
 
@@ -100,7 +103,11 @@ class LeaderCycle:
         await self.pause(self._standby_retry_interval_s)
 
     async def recover(
-        self, error: Exception, *, wait_for_sink: Callable[[], Awaitable[None]] | None = None
+        self,
+        error: Exception,
+        *,
+        wait_for_sink: Callable[[], Awaitable[None]] | None = None,
+        look: Look | None = None,
     ) -> None:
         """Say what ended a leadership, and wait as long as that error asks for."""
         policy = policy_for(error)
@@ -124,15 +131,38 @@ class LeaderCycle:
         self.say(level, type(error).__name__, sentence if known else str(error), None if known else error)
         match Pace.SLOW if relapse.needs_a_person else policy.pace:
             case Pace.SLOW:
-                await self.pause(SLOW_RETRY_S)
+                await self._pause_until_it_looks_otherwise(look)
             case Pace.WHEN_SINK_ANSWERS:
                 # A sink may answer the probe and still refuse our records: give another the chance to lead.
                 await self.pause(self._standby_retry_interval_s)
                 if wait_for_sink is not None:
                     await wait_for_sink()
             case Pace.SOON:
-                longest = self._standby_retry_interval_s
+                longest = min(self._standby_retry_interval_s, QUICK_RETRY_S)
                 await self.pause(min(longest, _FIRST_RETRY_S * 2.0 ** min(relapse.failures - 1, 10)))
+
+    async def _pause_until_it_looks_otherwise(self, look: Look | None) -> None:
+        """Wait until somebody has changed what a look can see, but not for longer than SLOW_RETRY_S.
+
+        Trying itself would take the lock and, for shapes, prepare a lot; a look costs what a standby costs.
+        """
+        if look is None:
+            await self.pause(SLOW_RETRY_S)
+            return
+        try_again_at = time.monotonic() + SLOW_RETRY_S
+        first = await self._found_by(look)
+        while (left_s := try_again_at - time.monotonic()) > 0 and not self.stop.is_set():
+            await self.pause(min(QUICK_RETRY_S, left_s))
+            if await self._found_by(look) != first:
+                return
+
+    async def _found_by(self, look: Look) -> str:
+        """What a look finds, to be compared with what another finds."""
+        try:
+            await self.unless_stopped(look())
+        except Exception as error:
+            return str(error)
+        return ""
 
     async def unless_stopped(self, work: Coroutine[Any, Any, _Result]) -> _Result | None:
         """Wait for something that may hang; None, and it is left behind, if a stop comes first."""

@@ -17,17 +17,19 @@ from penstock.errors import (
     SlotBusy,
 )
 
+QUICK_RETRY_S = 3.0
+"""The longest pause before a look that costs a moment: who is well again says so within 5 s."""
 SLOW_RETRY_S = 30.0
-"""Between two tries of something that only an operator can fix."""
+"""The longest pause before something is tried that only an operator can fix."""
 
 
 class Pace(Enum):
     """How soon the leader cycle competes again."""
 
     SOON = "soon"
-    """After STANDBY_RETRY_INTERVAL_S, at most; a server that comes back is met quickly."""
+    """After QUICK_RETRY_S or STANDBY_RETRY_INTERVAL_S, at most; a server that comes back is met quickly."""
     SLOW = "slow"
-    """After SLOW_RETRY_S: only an operator can fix it."""
+    """Once a look at the server finds something else, or after SLOW_RETRY_S: only an operator can fix it."""
     WHEN_SINK_ANSWERS = "when_sink_answers"
     """Once a probe of the destination succeeds."""
 

@@ -178,7 +178,7 @@ class ShapesApp:
                 # One that led for so long has seen to it itself that something moves.
                 has_moved = time.monotonic() - leadership.led_since >= stall_s
                 has_moved = has_moved or leadership.confirmed_lsn > confirmed_lsn
-                await self._cycle.recover(error)
+                await self._cycle.recover(error, look=self._look)
                 if has_moved:
                     give_up_at, confirmed_lsn = time.monotonic() + stall_s, leadership.confirmed_lsn
                 if self._run.once and time.monotonic() > give_up_at:
@@ -199,6 +199,14 @@ class ShapesApp:
                 return exit_codes.ANOTHER_LEADS
             await self._cycle.stand_by(another)
         return exit_codes.OK
+
+    async def _look(self) -> None:
+        await LeaderLine(
+            self._settings.replication,
+            self._settings.leader,
+            role="shapes",
+            reads_slot=self._run.stream is None,
+        ).look()
 
     def _new_leadership(self) -> ShapesLeadership:
         # Nobody measures them any more.

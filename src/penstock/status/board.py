@@ -9,8 +9,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from penstock.clock import awake_or_asleep
-from penstock.postgres.slot.state import SlotState
-from penstock.status.health import Health, Phase
+from penstock.postgres.slot.state import SlotState, slot_lost
+from penstock.status.health import Fault, Health, Phase
 from penstock.status.lateness import Lateness
 from penstock.status.model import CaptureReading, ShapesReading, SlotReading, SourceReading, Status
 from penstock.status.pace import Pace
@@ -52,6 +52,10 @@ class StatusBoard:
     def note_slot(self, slot: SlotState | None, asked_at: float) -> None:
         """The server was asked for the slot at that moment, and has this one, or none."""
         self._slot, self._slot_read_at, self._slot_was_read = slot, asked_at, True
+        if slot is not None and slot.is_lost:
+            self._health.set_fault(Fault.LOST, str(slot_lost(slot.name)))
+        else:
+            self._health.clear_fault(Fault.LOST)
 
     def note_source(self, retention_s: float, needed_s: float) -> None:
         """A leader knows for how long its stream keeps records, and how old those are that it still needs."""
@@ -130,7 +134,7 @@ class StatusBoard:
             age_s,
             exists=True,
             is_active=slot.active_pid is not None,
-            is_lost=slot.wal_status == "lost",
+            is_lost=slot.is_lost,
             retained_bytes=slot.retained_bytes or 0,
             safe_bytes=slot.safe_wal_bytes,
             confirmed_lsn=slot.confirmed_flush_lsn or 0,

@@ -42,10 +42,14 @@ class Fault(StrEnum):
     """The destination doesn't answer a probe; set and cleared by the capture app."""
     STREAM = "stream"
     """The stream refuses what a leader sends; cleared by an accepted record, or when another leads."""
+    KEYS = "keys"
+    """Kinesis answers, but fails some keys for long; cleared when it takes them, or with the leadership."""
     MARKS = "marks"
     """Manifests are refused; cleared by an accepted one, or when another leads."""
     SLOT = "slot"
-    """The slot is lost, or nobody reads it though somebody holds its lock."""
+    """Nobody reads the slot though somebody holds its lock."""
+    LOST = "lost"
+    """The slot is lost; set and cleared by whoever reads its state, in every phase."""
     NOTE = "note"
     """The slot's note can't be written; cleared when it is, or with the leadership."""
     DROPPED = "dropped"
@@ -110,6 +114,7 @@ class Health:
         self._headway.begin()
         self.clear_leadership_faults()
         self.clear_fault(Fault.SLOT)
+        self.clear_fault(Fault.LOST)
 
     def stand_by(self, leader: str | None = None) -> None:
         """Another leads, and this is its name: what ailed this process as a leader is over."""
@@ -147,7 +152,7 @@ class Health:
 
     def end_leadership(self) -> None:
         """What only a leader can suffer from is over; another may lead now."""
-        for fault in (Fault.NOTE, Fault.BLOCKED, Fault.QUARANTINE, Fault.SHAPE):
+        for fault in (Fault.KEYS, Fault.NOTE, Fault.BLOCKED, Fault.QUARANTINE, Fault.SHAPE):
             self.clear_fault(fault)
 
     def note_frontier(self, frontier_lsn: int, pending: int, now: float, *, done: int = 0) -> None:
@@ -166,6 +171,9 @@ class Health:
     def readiness(self, now: float) -> Readiness:
         """Ready is a leader with a fresh line that makes headway or has nothing pending, or a standby."""
         reasons = [f"{fault}: {sentence}" for fault, sentence in self._faults.items()]
+        if Fault.LOST in self._faults and self._faults.get(Fault.POSTGRES) == self._faults[Fault.LOST]:
+            # Who competes meets the same.
+            reasons.remove(f"{Fault.LOST}: {self._faults[Fault.LOST]}")
         if self._phase not in _READY_PHASES:
             reasons.append(f"phase is {self._phase}")
         if self._phase is Phase.STREAMING:

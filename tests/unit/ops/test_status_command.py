@@ -89,11 +89,6 @@ async def test_a_leader(service: Service) -> None:
             " (read 7 s ago)",
             id="unread",
         ),
-        pytest.param(
-            SLOT._replace(wal_status="lost", retained_bytes=None),
-            "LOST, confirmed 16/B374D848, keeps 0 B of WAL on the server (read 7 s ago)",
-            id="lost",
-        ),
         pytest.param(None, "does not exist, read 7 s ago", id="missing"),
     ],
 )
@@ -107,6 +102,25 @@ async def test_a_standby_tells_of_the_slot(service: Service, slot: SlotState | N
     assert as_text(status, service.url).splitlines() == [
         f"standby, ready ({service.url})",
         f"  slot     {line}",
+    ]
+
+
+async def test_a_standby_of_a_lost_slot_is_not_ready(service: Service) -> None:
+    service.health.stand_by()
+    service.board.note_slot(
+        SLOT._replace(wal_status="lost", active_pid=None, retained_bytes=None), time.monotonic() - 7
+    )
+
+    status = await service.status()
+
+    assert exit_code(status) == 1
+    headline, trouble, *rest = as_text(status, service.url).splitlines()
+    assert headline == f"standby, NOT READY ({service.url})"
+    assert trouble.startswith(f"  lost: replication slot '{SLOT.name}' is lost: Postgres removed WAL")
+    assert "Fix: create a slot under a new name" in trouble
+    assert rest == [
+        "  slot     LOST, confirmed 16/B374D848, keeps 0 B of WAL on the server, and nobody reads it"
+        " (read 7 s ago)"
     ]
 
 

@@ -25,7 +25,7 @@ from penstock.postgres.leader.line import UNREAD_S, AnotherLeads
 from penstock.postgres.leader.lock import LockHolder
 from penstock.service import cycle as cycle_module
 from penstock.service.cycle import LeaderCycle
-from penstock.service.retry_policy import SLOW_RETRY_S
+from penstock.service.retry_policy import QUICK_RETRY_S, SLOW_RETRY_S
 from penstock.status.health import Fault, Health, Phase
 
 STANDBY_S = 5.0
@@ -265,7 +265,7 @@ async def test_each_error_has_its_pace_and_its_level(
 async def test_failures_in_a_row_are_retried_later_and_later(cycle: Cycle) -> None:
     for _ in range(7):
         await fail(cycle, ConnectionFailed("refused"))
-    assert cycle.pauses == [0.25, 0.5, 1.0, 2.0, 4.0, STANDBY_S, STANDBY_S]
+    assert cycle.pauses == [0.25, 0.5, 1.0, 2.0, QUICK_RETRY_S, QUICK_RETRY_S, QUICK_RETRY_S]
 
 
 async def test_an_attempt_that_ends_well_makes_the_next_failure_the_first(cycle: Cycle) -> None:
@@ -289,6 +289,49 @@ async def test_another_leader_that_gets_no_further_leaves_it_stuck(cycle: Cycle)
         await cycle.attempt(Attempt(work))
 
     assert cycle.pauses == [0.25, 0.25, SLOW_RETRY_S]
+
+
+class Looks:
+    """Looks at a server that is found as told; the last finding stays."""
+
+    def __init__(self, *findings: Exception | None) -> None:
+        self.findings = list(findings)
+
+    async def __call__(self) -> None:
+        finding = self.findings.pop(0) if len(self.findings) > 1 else self.findings[0]
+        if finding is not None:
+            raise finding
+
+
+@pytest.mark.parametrize(
+    ("findings", "looks"),
+    [
+        pytest.param([SlotInvalid("lost"), SlotInvalid("lost"), None], 2, id="mended"),
+        pytest.param([SlotInvalid("lost"), ConnectionFailed("refused")], 1, id="otherwise"),
+        pytest.param([KeyError("a bug"), None], 1, id="a look that fails"),
+        pytest.param([SlotInvalid("lost")], SLOW_RETRY_S / QUICK_RETRY_S, id="never mended"),
+        pytest.param([None], SLOW_RETRY_S / QUICK_RETRY_S, id="not to be seen"),
+    ],
+)
+async def test_what_an_operator_mends_is_met_at_the_next_look(
+    cycle: Cycle, findings: list[Exception | None], looks: float
+) -> None:
+    with capture_logs() as said:
+        await cycle.recover(SlotInvalid("lost"), look=Looks(*findings))
+
+    assert cycle.pauses == [QUICK_RETRY_S] * int(looks)
+    assert [line["event"] for line in said] == ["SlotInvalid"], "looks say nothing"
+
+
+async def test_only_what_needs_an_operator_is_looked_for(cycle: Cycle) -> None:
+    await cycle.recover(LineLost("cut"), look=Looks(AssertionError("it is tried at once")))
+    assert cycle.pauses == [0.25]
+
+
+async def test_a_stop_ends_the_looks(cycle: Cycle) -> None:
+    cycle.stop.set()
+    await cycle.recover(SlotInvalid("lost"), look=forever)
+    assert cycle.pauses == []
 
 
 async def test_the_sink_is_waited_for_after_the_pause(cycle: Cycle, health: Health) -> None:

@@ -8,11 +8,13 @@ import msgspec
 import pytest
 
 from penstock.postgres.leader.freshness import Freshness
+from penstock.postgres.slot.state import SlotState, slot_lost
 from penstock.status.board import StatusBoard
 from penstock.status.capture_metrics import CaptureMetrics
 from penstock.status.health import Fault, Health, Phase
 from penstock.status.model import CaptureReading, ShapeReading, ShapesReading, SourceReading
 from penstock.status.shapes_metrics import ShapesMetrics
+from tests.servers.slots import HEALTHY
 
 READING = CaptureReading(0.1, 200, 100, 1, 0, 0, 0, oldest_lsn=120, oldest_committed_at=990.0)
 
@@ -90,6 +92,30 @@ def test_a_standby_knows_who_leads_and_is_not_late(process: Process) -> None:
     assert (status.behind_s, status.leader) == (0, "penstock capture at 10.0.0.7, pid 42")
     process.health.enter(Phase.PREPARING)
     assert process.board.read().leader is None
+
+
+@pytest.mark.parametrize("next_reading", [HEALTHY, None], ids=["replaced", "dropped"])
+def test_a_lost_slot_makes_any_process_unready_until_a_good_reading(
+    process: Process, next_reading: SlotState | None
+) -> None:
+    process.health.stand_by()
+    process.board.note_slot(HEALTHY._replace(wal_status="lost"), 0.0)
+    (reason,) = process.board.read().reasons
+    assert reason == f"lost: {slot_lost(HEALTHY.name)}"
+    process.health.stand_by()
+    assert not process.board.read().ready, "that another leads changes nothing"
+
+    process.board.note_slot(next_reading, 1.0)
+    assert process.board.read().ready
+
+
+def test_who_meets_the_lost_slot_itself_says_it_once(process: Process) -> None:
+    process.board.note_slot(HEALTHY._replace(wal_status="lost"), 0.0)
+    process.health.set_fault(Fault.POSTGRES, str(slot_lost(HEALTHY.name)))
+    assert process.board.read().reasons == [f"postgres: {slot_lost(HEALTHY.name)}", "phase is starting"]
+
+    process.lead()
+    assert process.board.read().ready, "a stream of it proves that it isn't lost"
 
 
 def test_another_history(process: Process) -> None:

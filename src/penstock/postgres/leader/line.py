@@ -28,7 +28,14 @@ from penstock.postgres.leader.freshness import Freshness
 from penstock.postgres.leader.lock import LockHolder, lock_holder, see_lock, slot_hash64, try_lock
 from penstock.postgres.leader.synchronous import check_synchronous
 from penstock.postgres.leader.watchdog import Watchdog
-from penstock.postgres.slot.state import SlotState, check_server, create_slot, open_writers, read_slot
+from penstock.postgres.slot.state import (
+    SlotState,
+    check_server,
+    check_slot,
+    create_slot,
+    open_writers,
+    read_slot,
+)
 from penstock.postgres.stream import protocol
 from penstock.postgres.stream.notices import NoticeAlarm
 from penstock.postgres.stream.replication import ReplicationStream
@@ -137,11 +144,10 @@ class LeaderLine:
 
     async def take_lock(self) -> AnotherLeads | None:
         """Connect and compete; None if the lock is ours."""
-        self._line = await connect_replication(self.parameters, wal_sender_timeout_s=self.timings.timeout_s)
-        self._sessions.append(self._line)
-        pid = await try_lock(self._line, self.lock_key)
+        line = await self._connect_line()
+        pid = await try_lock(line, self.lock_key)
         if pid is None:
-            holder = await lock_holder(self._line, self.lock_key)
+            holder = await lock_holder(line, self.lock_key)
             slot = await self.read_slot()
             return AnotherLeads(
                 holder,
@@ -152,6 +158,20 @@ class LeaderLine:
         self._pid = pid
         _log.info("lock_acquired", lock_key=self.lock_key, walsender_pid=pid)
         return None
+
+    async def look(self) -> None:
+        """Raise what would keep a leader from the slot, as far as it shows without competing.
+
+        For a line that is not `open`; nothing is taken or made.
+        """
+        async with self.open():
+            line = await self._connect_line()
+            if not self._reads_slot:
+                return
+            await self._check_server()
+            slot = await read_slot(line, self._replication.slot)
+            if slot is not None:
+                check_slot(slot, self._replication.output_plugin)
 
     async def identify(self) -> ServerIdentity:
         """Which server this is."""
@@ -188,13 +208,21 @@ class LeaderLine:
             self._replication.slot,
             self._replication.output_plugin,
         )
-        await check_server(line, plugin)
-        await check_synchronous(line)
+        await self._check_server()
         slot = await read_slot(line, name)
         if slot is not None:
             return EnsuredSlot(slot, created=False)
         _log.info("creating_slot", slot=name, waits_for_open_transactions=await open_writers(line))
         return EnsuredSlot(await create_slot(line, name, plugin), created=True)
+
+    async def _connect_line(self) -> AsyncConnection:
+        self._line = await connect_replication(self.parameters, wal_sender_timeout_s=self.timings.timeout_s)
+        self._sessions.append(self._line)
+        return self._line
+
+    async def _check_server(self) -> None:
+        await check_server(self._replication_connection, self._replication.output_plugin)
+        await check_synchronous(self._replication_connection)
 
     async def start_stream(
         self, decoder: Decoder, options: Mapping[str, str], *, on_dropped: Callable[[Relation], None]

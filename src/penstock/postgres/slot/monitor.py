@@ -16,7 +16,8 @@ from penstock.postgres.slot.state import SlotState, read_slot
 from penstock.settings.postgres import LeaderSettings, ReplicationSettings
 from penstock.settings.timings import Timings
 
-_EVERY_S: Final = 5.0
+# A slot that is lost makes every process unready within 5 s.
+_EVERY_S: Final = 4.0
 # Whoever starts makes or takes the slot within a moment, and must not be told for seconds that there is none.
 _UNREAD_EVERY_S: Final = 1.0
 _CLOCK: Final = "SELECT extract(epoch FROM pg_catalog.clock_timestamp())::float8"

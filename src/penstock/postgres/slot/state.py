@@ -61,6 +61,11 @@ class SlotState(NamedTuple):
         """Where a stream from this slot begins."""
         return self.confirmed_flush_lsn or self.restart_lsn or 0
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the server has removed WAL that it needs."""
+        return self.wal_status == "lost"
+
 
 async def read_slot(connection: AsyncConnection, name: str) -> SlotState | None:
     """The slot's state, or None if there is none of that name."""
@@ -87,8 +92,8 @@ def check_slot(slot: SlotState, plugin: str) -> None:
             f"replication slot {slot.name!r} belongs to database {slot.database!r}, but PGDATABASE is"
             f" {slot.connected_database!r}. Fix: connect to {slot.database!r}, or choose another slot name"
         )
-    if slot.wal_status == "lost":
-        raise _slot_lost(slot.name)
+    if slot.is_lost:
+        raise slot_lost(slot.name)
 
 
 async def check_server(connection: AsyncConnection, plugin: str) -> None:
@@ -154,7 +159,7 @@ def translate(error: psycopg.Error, *, slot: str, plugin: str) -> PostgresError:
         case errors.ObjectNotInPrerequisiteState() if "wal_level" in sentence:
             return WalLevelTooLow(f"{sentence}. Fix: set wal_level = logical and restart Postgres")
         case errors.ObjectNotInPrerequisiteState():
-            return _slot_lost(slot)
+            return slot_lost(slot)
         case _:
             return LineLost(sentence)
 
@@ -193,7 +198,8 @@ def _lsn(text: str | None) -> int | None:
     return None if text is None else parse_lsn(text)
 
 
-def _slot_lost(name: str) -> SlotInvalid:
+def slot_lost(name: str) -> SlotInvalid:
+    """The error of a slot that is lost, with the fix."""
     return SlotInvalid(
         f"replication slot {name!r} is lost: Postgres removed WAL that it needs (max_slot_wal_keep_size)."
         " Changes are missing from here on. Fix: create a slot under a new name, set REPLICATION_SLOT to it,"

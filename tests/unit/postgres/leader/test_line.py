@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import struct
 from typing import Any
 
@@ -12,7 +13,16 @@ from psycopg import errors
 from structlog.testing import capture_logs
 
 from penstock.decoding.wal2json import Wal2Json
-from penstock.errors import LineLost, LockLost, PluginOptionRefused, SlotBusy
+from penstock.errors import (
+    LineLost,
+    LockLost,
+    PluginForbidden,
+    PluginOptionRefused,
+    SlotBusy,
+    SlotInvalid,
+    SynchronousStandby,
+    WalLevelTooLow,
+)
 from penstock.postgres.leader import line as line_module
 from penstock.postgres.leader.freshness import Freshness
 from penstock.postgres.leader.line import UNREAD_S, AnotherLeads, LeaderLine
@@ -130,6 +140,45 @@ async def test_who_loses_learns_who_leads_and_whether_the_slot_is_read(
 async def test_who_wins_asks_nobody_who_leads(line: LeaderLine, server: Server) -> None:
     assert await line.take_lock() is None
     assert server.sessions[0].asked == [TRY]
+
+
+LOST = (*IDLE[:7], "lost", *IDLE[8:])
+SERVER, SYNCHRONOUS = "wal_level", "synchronous_standby_names"
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ({}, None),
+        ({SLOT: None}, None),
+        ({SLOT: LOST}, SlotInvalid),
+        ({SERVER: ("replica", None)}, WalLevelTooLow),
+        ({SERVER: ("logical", "pgoutput, test_decoding")}, PluginForbidden),
+        ({SYNCHRONOUS: ("*", "penstock capture s")}, SynchronousStandby),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else None,
+)
+async def test_a_look_finds_what_would_stop_a_leader_and_takes_nothing(
+    line: LeaderLine, server: Server, answers: dict[str, Answer], expected: type[Exception] | None
+) -> None:
+    server.answers |= {SERVER: ("logical", None), SYNCHRONOUS: ("", "penstock capture s"), **answers}
+    with contextlib.nullcontext() if expected is None else pytest.raises(expected):
+        await line.look()
+    (session,) = server.sessions
+    assert session.closed
+    assert set(session.asked) <= {SERVER, SYNCHRONOUS, SLOT}
+
+
+async def test_who_reads_no_slot_looks_at_none(server: Server) -> None:
+    server.answers[SLOT] = LOST
+    line = LeaderLine(
+        ReplicationSettings.model_validate({"REPLICATION_SLOT": "s"}),
+        LeaderSettings(),
+        role="shapes",
+        reads_slot=False,
+    )
+    await line.look()
+    assert server.sessions[0].asked == []
 
 
 @pytest.mark.parametrize(
