@@ -16,13 +16,13 @@ from penstock.decoding.plugins import decoder_for
 from penstock.kinesis.read.errors import RecordsUnusable
 from penstock.kinesis.read.marked_ranges import MarkedRecord, MarkedTask, read_task
 from penstock.kinesis.read.marked_stream import StreamAddress
+from penstock.kinesis.read.record_table import table_of
 from penstock.model.log_offset import LogOffset
 from penstock.model.lsn import format_lsn
 from penstock.model.relation import Relation
 
 PLUGIN: Final = "wal2json"
 """What records of a stream are, whichever plugin the server has."""
-_OF_NO_TABLE: Final = frozenset({"B", "C", "M"})
 _SMALL_BLOCK: Final = 1 << 20
 _RECENT_BYTES: Final = 64 << 20
 _ROWS: Final = 10_000
@@ -209,18 +209,13 @@ def _batches(records: Iterator[MarkedRecord]) -> Iterator[pa.RecordBatch]:
     columns: tuple[list[Any], ...] = ([], [], [], [], [])
     size = 0
     for record in records:
-        action = decoder.summary(record.payload).action
-        if action in _OF_NO_TABLE:
-            continue
-        relation = decoder.relation(record.payload)
+        relation = table_of(decoder, record.payload, record.position)
         if relation is None:
-            raise RecordsUnusable(
-                f"the change at {record.position} names no table that can be read: it may be anybody's"
-            )
+            continue
         if relation not in names:
             names[relation] = str(relation)
         columns[0].append(names[relation])
-        columns[1].append(action)
+        columns[1].append(decoder.summary(record.payload).action)
         columns[2].append(int(record.position[9:25], 16))
         columns[3].append(int(record.position[26:], 16) - 1)
         columns[4].append(record.payload)
