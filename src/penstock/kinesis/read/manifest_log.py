@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
 from penstock.kinesis.marked.manifest import Manifest, decode, partition_key
-from penstock.kinesis.read.client import TRIM_HORIZON, ReadRecord, Start, StreamClient
+from penstock.kinesis.read.client import TRIM_HORIZON, Page, ReadRecord, Start, StreamClient
 from penstock.kinesis.read.errors import StreamReadError
 from penstock.kinesis.read.shards import ShardInfo, parents_first
 
@@ -61,8 +61,7 @@ class ManifestLog:
                     if record.partition_key == self._key:
                         place = Place(shard.shard_id, record.sequence)
                         yield Arrived(place, self._manifest(shard, record.data), record.arrived)
-                if page.behind_ms == 0 and not page.is_last:
-                    # More can come only here: a shard has children when it is closed.
+                if _is_tip(shard, page):
                     return
 
     def backwards(self) -> Iterator[Iterator[tuple[Place, Manifest]]]:
@@ -93,7 +92,7 @@ class ManifestLog:
                 if end is not None and record.sequence >= end:
                     return
                 yield record
-            if page.behind_ms == 0 and not page.is_last:
+            if _is_tip(shard, page):
                 return
 
     def _ours(self) -> list[ShardInfo]:
@@ -117,3 +116,12 @@ class ManifestLog:
                 f"{self._client.stream}, {shard.shard_id}: a record under the key {self._key}: {error}."
                 " Fix: nobody else may write under that key"
             ) from None
+
+
+def _is_tip(shard: ShardInfo, page: Page) -> bool:
+    """Whether more can come only here, and later: a shard has children when it is closed.
+
+    A closed one goes on until Kinesis says that it ends: that may be with its last records, or with an empty
+    page behind them.
+    """
+    return page.behind_ms == 0 and not shard.is_closed
