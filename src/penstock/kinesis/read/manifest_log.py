@@ -54,6 +54,16 @@ class ManifestLog:
         """All that came in this second or later, and is there now."""
         return self._read((shard, Start.arrived(moment)) for shard in self._ours())
 
+    def arrivals_within(self, back: timedelta) -> Iterator[Arrived]:
+        """All that came in the time from so long ago on, by the clock of Kinesis, and is there now."""
+        ours = self._ours()
+        return self._read((shard, Start.arrived(self.now - back)) for shard in ours)
+
+    @property
+    def now(self) -> datetime:
+        """When a reading began last, by the clock of Kinesis; by ours if it doesn't tell."""
+        return self._client.listed_at or datetime.now(UTC)
+
     def _read(self, starts: Iterator[tuple[ShardInfo, Start]]) -> Iterator[Arrived]:
         for shard, start in starts:
             for page in self._client.pages(shard.shard_id, start):
@@ -71,7 +81,7 @@ class ManifestLog:
         for something recent doesn't pay for the age of a stream.
         """
         ours = self._ours()
-        now = self._client.listed_at or datetime.now(UTC)
+        now = self.now
         begun: dict[str, int] = {}
         for start in (*(Start.arrived(now - back) for back in _BACK), TRIM_HORIZON):
             yield self._part(ours, start, begun)

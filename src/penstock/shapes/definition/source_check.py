@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from penstock.errors import PenstockError
 from penstock.finding import Finding
@@ -57,13 +57,11 @@ def _judge_reach(address: StreamAddress, file: ShapesFile, retention: timedelta)
             stream.begin(None)
             return Finding.ok("manifests", f"of slot {address.slot}; every shape begins with a snapshot")
         needed = StreamPosition(registry.timeline, registry.ceiling_lsn)
-        first = stream.first_needed(needed)
+        begins, age = stream.first_needed(needed)
     finally:
         stream.close()
-    begins = first.manifest.since_position
     if begins > needed:
         return Finding.fail("manifests", too_short(begins, needed), CATCH_UP)
-    age = datetime.now(UTC) - first.at
     if is_late(age, retention):
         return Finding.warn(
             "manifests",
