@@ -271,6 +271,12 @@ def test_a_slot_that_was_left_behind_is_shown() -> None:
             id="nobody leads",
         ),
         pytest.param(
+            SOURCE,
+            HOLDS_ONLY._replace(holder=LEADER),
+            "pid 7 (penstock capture s at 10.0.0.7) holds the lock and reads slot s, not the stream. Fix: ",
+            id="the holder reads a slot",
+        ),
+        pytest.param(
             SOURCE._replace(newest=manifest(0x40, 0x50, timedelta(seconds=61))),
             HOLDS_ONLY,
             "no manifest has come into shop for 61 s. Fix: see whether penstock capture runs and is ready",

@@ -112,8 +112,11 @@ class MarkedStream:
         return {shard.shard_id: shard for shard in self._client.shards()}
 
     def retention(self) -> timedelta:
-        """For how long records are kept."""
-        return self._client.retention()
+        """For how long records and manifests are kept: one is of no use without the other."""
+        kept = self._client.retention()
+        if self._address.marks_stream == self._address.stream:
+            return kept
+        return min(kept, self._marks.retention())
 
     def close(self) -> None:
         """Close idle connections."""
