@@ -39,6 +39,8 @@ class StreamInMemory:
         """How many empty pages come before each page with records."""
         self.tip_is_now = False
         """Whether pages tell how far they are behind the present, instead of behind the newest record."""
+        self.ends_later = False
+        """Whether a closed shard ends with an empty page behind its last records, instead of with them."""
         self._sequence = 10**20
         step = HASH_KEYS // shards
         for number in range(shards):
@@ -102,7 +104,7 @@ class StreamInMemory:
             after = page[-1].sequence if page else after
             newest = self.now if self.tip_is_now or not more else more[-1].arrived
             behind = newest - page[-1].arrived if more else timedelta()
-            is_last = shard.info.is_closed and not more
+            is_last = shard.info.is_closed and not more and not (page and self.ends_later)
             yield Page(page, behind // timedelta(milliseconds=1), is_last)
             if is_last:
                 return

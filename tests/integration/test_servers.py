@@ -221,6 +221,29 @@ class TestLocalKinesis:
         (record,) = kinesis.client.get_records(ShardIterator=iterator)["Records"]
         assert record["SequenceNumber"] == second["SequenceNumber"]
 
+    def test_a_closed_shard_ends_with_its_last_records_or_behind_them(
+        self, kinesis: LocalKinesis, stream: str
+    ) -> None:
+        ends = []
+        for _ in range(2):
+            put = kinesis.client.put_record(StreamName=stream, Data="x", PartitionKey="k")
+            shards = kinesis.client.list_shards(StreamName=stream)["Shards"]
+            keys = next(each for each in shards if each["ShardId"] == put["ShardId"])["HashKeyRange"]
+            middle = (int(keys["StartingHashKey"]) + int(keys["EndingHashKey"])) // 2
+            kinesis.client.split_shard(
+                StreamName=stream, ShardToSplit=put["ShardId"], NewStartingHashKey=str(middle)
+            )
+            iterator = kinesis.client.get_shard_iterator(
+                StreamName=stream, ShardId=put["ShardId"], ShardIteratorType="TRIM_HORIZON"
+            )["ShardIterator"]
+            pages = []
+            while iterator is not None:
+                page = kinesis.client.get_records(ShardIterator=iterator)
+                iterator = page.get("NextShardIterator")
+                pages.append((len(page["Records"]), page["MillisBehindLatest"]))
+            ends.append(pages)
+        assert sorted(ends) == [[(1, 0)], [(1, 0), (0, 0)]]
+
     def test_a_stream_knows_its_own_numbers(self, kinesis: LocalKinesis, stream: str) -> None:
         put = kinesis.client.put_record(StreamName=stream, Data="x", PartitionKey="k")
         kinesis.delete_stream(stream)

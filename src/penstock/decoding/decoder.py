@@ -188,7 +188,7 @@ class Decoder(Protocol):
         """The names in a RowChange's `pk`, as the plugin lists them; none if unreadable."""
 
     def summary(self, payload: bytes) -> Summary:
-        """Name the change without its values; empty where the payload can't be read."""
+        """Name the change without its values; empty where not even `relation` can be told."""
 
     def frame_type(self, printed: str) -> str:
         """How a Cell names the type that `format_type` prints like this."""

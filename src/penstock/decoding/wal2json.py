@@ -169,11 +169,14 @@ class Wal2Json:
             return ()
 
     def summary(self, payload: bytes) -> Summary:
-        """Name the change without its values; empty where the payload can't be read."""
+        """Name the change without its values; its action and table at least, where the rest is unreadable."""
         try:
             return _decode_summary(payload)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            return Summary()
+            relation, action = self.relation(payload), self.action(payload)
+            if relation is None:
+                return Summary()
+            return Summary(None if action is None else action.value, *relation)
 
     def frame_type(self, printed: str) -> str:
         """What a frame says of a type that `format_type` prints like this.

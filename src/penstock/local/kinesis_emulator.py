@@ -218,7 +218,9 @@ def _get_records(backend: KinesisBackend, request: dict[str, Any]) -> dict[str, 
         ],
         "MillisBehindLatest": int(behind_s * 1000),
     }
-    if shard.is_open or last < held:
+    # A closed shard ends with its last records, or with an empty page behind them: readers must bear both.
+    ends_later = bool(page) and held % 2 == 1
+    if shard.is_open or last < held or ends_later:
         answer["NextShardIterator"] = compose_shard_iterator(stream_name, shard, last)
     return answer
 

@@ -96,7 +96,7 @@ class Storage:
         self._replication = settings.replication
         self._stall_s = settings.change_log.stall_s
         self._look = PostgresLook(settings.replication, settings.leader)
-        self._source = None if stream is None else SourceLook(stream)
+        self._source = None if stream is None else SourceLook(stream, self._stall_s)
         self._tells = f"slot {settings.replication.slot}" if stream is None else f"stream {stream.stream}"
 
     async def tell(self) -> Told:

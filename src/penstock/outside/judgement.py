@@ -6,8 +6,8 @@
 3. Shapes: what a start would decide of each table now is decided here too, by the same rules.
 4. A table has everything up to its own offset; and if it counts, everything that the slot was confirmed to.
    What lies between that and the end of the WAL may be no change of its at all: "at most" so much is lacking.
-5. Shapes that read a marked stream need no slot: whoever holds the lock leads. The stream has to be written,
-   and to reach back to what the slowest of their tables holds.
+5. Shapes that read a marked stream need no slot: whoever holds the lock and reads none leads. The stream has
+   to be written, and to reach back to what the slowest of their tables holds.
 6. What can't be told is said, and is no reason.
 """
 
@@ -29,6 +29,7 @@ from penstock.outside.postgres_look import PostgresFacts, holder_text
 from penstock.outside.shapes_look import StorageFacts
 from penstock.outside.source_judgement import source_reading, source_reasons, with_newest
 from penstock.outside.source_look import SourceFacts
+from penstock.postgres.leader.lock import LockHolder
 from penstock.postgres.slot.state import check_slot
 from penstock.settings.postgres import ReplicationSettings
 from penstock.shapes.pace.held import whole
@@ -142,12 +143,9 @@ def _status(
     slot, holder = postgres.slot, postgres.holder
     board = StatusBoard(service, Health(), clock=lambda: now)
     board.note_slot(slot, postgres.slot_read_at)
-    if from_stream:
-        reasons = [] if holder is not None else [_nobody_leads("shapes --from")]
-    else:
-        reasons = _slot_reasons(service, replication, postgres)
+    reasons = _stream_reasons(holder) if from_stream else _slot_reasons(service, replication, postgres)
     reasons += more_reasons
-    leads = holder is not None and (from_stream or holder.reads_slot == replication.slot)
+    leads = holder is not None and holder.reads_slot == (None if from_stream else replication.slot)
     return Status(
         service,
         NOT_LED if holder is None else LED if leads else PREPARING,
@@ -189,6 +187,17 @@ def _slot_reasons(service: str, replication: ReplicationSettings, postgres: Post
         hint = _SAY_FROM * (service == "shapes" and holder.reads_slot is None)
         reasons.append(f"{holder_text(holder)} holds the lock and reads {what}{hint}")
     return reasons
+
+
+def _stream_reasons(holder: LockHolder | None) -> list[str]:
+    if holder is None:
+        return [_nobody_leads("shapes --from")]
+    if holder.reads_slot is None:
+        return []
+    return [
+        f"{holder_text(holder)} holds the lock and reads slot {holder.reads_slot}, not the stream. Fix: leave"
+        " --from out here, too; or end it, and start penstock shapes --from"
+    ]
 
 
 def _nobody_leads(command: str) -> str:

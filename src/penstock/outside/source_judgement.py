@@ -6,7 +6,6 @@ from datetime import timedelta
 
 from msgspec import structs
 
-from penstock.kinesis.read.manifest_ages import RECENT
 from penstock.kinesis.read.retention import CATCH_UP, is_late, late_sentence, too_short
 from penstock.outside.source_look import SourceFacts
 from penstock.postgres.timeline import ServerIdentity
@@ -27,12 +26,12 @@ def with_newest(outside: OutsideReading, source: SourceFacts) -> OutsideReading:
 
 def source_reading(source: SourceFacts) -> SourceReading:
     """The stream in numbers."""
-    age = timedelta() if source.first is None else source.asked_at - source.first.at
+    age = timedelta() if source.first is None else source.first.age
     return SourceReading(
         source.address.stream,
         source.address.slot,
         None if source.retention is None else source.retention.total_seconds(),
-        max(0.0, age.total_seconds()),
+        age.total_seconds(),
     )
 
 
@@ -42,10 +41,11 @@ def source_reasons(source: SourceFacts, server: ServerIdentity | None, stall_s: 
         return [source.problem]
     reasons: list[str] = []
     newest, first, needed = source.newest, source.first, source.needed
-    silent = RECENT if newest is None else source.asked_at - newest.at
+    silent = source.looked_back if newest is None else source.asked_at - newest.at
     if silent.total_seconds() >= stall_s:
+        time = f"{'at least ' if newest is None else ''}{silent.total_seconds():.0f} s"
         reasons.append(
-            f"no manifest has come into {source.address.marks_stream} for {silent.total_seconds():.0f} s."
+            f"no manifest has come into {source.address.marks_stream} for {time}."
             " Fix: see whether penstock capture runs and is ready"
         )
     if newest is not None and server is not None and newest.manifest.system != server.system_id:
@@ -55,7 +55,7 @@ def source_reasons(source: SourceFacts, server: ServerIdentity | None, stall_s: 
         )
     if first is None or needed is None:
         return reasons
-    begins, age = first.manifest.since_position, source.asked_at - first.at
+    begins, age = first
     if begins > needed:
         reasons.append(
             f"manifests of slot {source.address.slot}: {too_short(begins, needed)}. Fix: {CATCH_UP}"

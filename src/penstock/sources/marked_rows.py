@@ -14,6 +14,7 @@ from penstock.decoding.rows import ChangeDecoder, Column
 from penstock.kinesis.marked.pointer import action_of, is_pointer
 from penstock.kinesis.read.errors import StreamReadError
 from penstock.kinesis.read.marked_ranges import MarkedRecord
+from penstock.kinesis.read.record_table import table_of
 from penstock.model.lsn import format_lsn
 from penstock.model.relation import Relation
 from penstock.model.stream_position import OPERATION_AT, StreamPosition
@@ -60,11 +61,15 @@ Found = tuple[Relation | None, MarkedRecord]
 
 
 def of_tables(records: Iterator[MarkedRecord], tables: frozenset[Relation]) -> Iterator[Found]:
-    """The records of these tables (none: all), each with its table."""
-    relation_of = decoder_for(STREAM_PLUGIN).relation
+    """The records of these tables (none: all), each with its table.
+
+    RecordsUnusable if there is one that may be of these tables or of others.
+    """
+    decoder = decoder_for(STREAM_PLUGIN)
     for record in records:
-        relation = relation_of(record.payload)
-        if not tables or relation in tables:
+        if not tables:
+            yield decoder.relation(record.payload), record
+        elif (relation := table_of(decoder, record.payload, record.position)) in tables:
             yield relation, record
 
 

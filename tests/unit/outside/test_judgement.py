@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from penstock.kinesis.marked.manifest import ACTION, Manifest
+from penstock.kinesis.read.manifest_ages import Needed
 from penstock.kinesis.read.manifest_log import Arrived, Place
 from penstock.kinesis.read.marked_stream import StreamAddress
 from penstock.lake.ports import Position, TableVersion
@@ -228,7 +229,7 @@ SOURCE = SourceFacts(
     DAY,
     newest=manifest(0x40, 0x50, timedelta(seconds=4)),
     needed=StreamPosition(1, 0x20),
-    first=manifest(0x18, 0x28, timedelta(hours=2)),
+    first=Needed(StreamPosition(1, 0x18), timedelta(hours=2)),
 )
 
 
@@ -271,6 +272,12 @@ def test_a_slot_that_was_left_behind_is_shown() -> None:
             id="nobody leads",
         ),
         pytest.param(
+            SOURCE,
+            HOLDS_ONLY._replace(holder=LEADER),
+            "pid 7 (penstock capture s at 10.0.0.7) holds the lock and reads slot s, not the stream. Fix: ",
+            id="the holder reads a slot",
+        ),
+        pytest.param(
             SOURCE._replace(newest=manifest(0x40, 0x50, timedelta(seconds=61))),
             HOLDS_ONLY,
             "no manifest has come into shop for 61 s. Fix: see whether penstock capture runs and is ready",
@@ -279,7 +286,7 @@ def test_a_slot_that_was_left_behind_is_shown() -> None:
         pytest.param(
             SOURCE._replace(newest=None),
             HOLDS_ONLY,
-            "no manifest has come into shop for 1800 s. Fix: ",
+            "no manifest has come into shop for at least 120 s. Fix: ",
             id="for long",
         ),
         pytest.param(
@@ -289,13 +296,13 @@ def test_a_slot_that_was_left_behind_is_shown() -> None:
             id="another server's",
         ),
         pytest.param(
-            SOURCE._replace(first=manifest(0x28, 0x30, timedelta(hours=2))),
+            SOURCE._replace(first=Needed(StreamPosition(1, 0x28), timedelta(hours=2))),
             HOLDS_ONLY,
             "manifests of slot etl: they begin at 0/28 of timeline 1, and the slowest shape needs them from",
             id="expired",
         ),
         pytest.param(
-            SOURCE._replace(first=manifest(0x18, 0x28, timedelta(hours=12))),
+            SOURCE._replace(first=Needed(StreamPosition(1, 0x18), timedelta(hours=12))),
             HOLDS_ONLY,
             "the slowest shape needs changes that came into the stream 12.0 h ago, which keeps records",
             id="late",

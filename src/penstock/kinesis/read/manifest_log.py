@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
 from penstock.kinesis.marked.manifest import Manifest, decode, partition_key
-from penstock.kinesis.read.client import TRIM_HORIZON, ReadRecord, Start, StreamClient
+from penstock.kinesis.read.client import TRIM_HORIZON, Page, ReadRecord, Start, StreamClient
 from penstock.kinesis.read.errors import StreamReadError
 from penstock.kinesis.read.shards import ShardInfo, parents_first
 
@@ -54,6 +54,16 @@ class ManifestLog:
         """All that came in this second or later, and is there now."""
         return self._read((shard, Start.arrived(moment)) for shard in self._ours())
 
+    def arrivals_within(self, back: timedelta) -> Iterator[Arrived]:
+        """All that came in the time from so long ago on, by the clock of Kinesis, and is there now."""
+        ours = self._ours()
+        return self._read((shard, Start.arrived(self.now - back)) for shard in ours)
+
+    @property
+    def now(self) -> datetime:
+        """When a reading began last, by the clock of Kinesis; by ours if it doesn't tell."""
+        return self._client.listed_at or datetime.now(UTC)
+
     def _read(self, starts: Iterator[tuple[ShardInfo, Start]]) -> Iterator[Arrived]:
         for shard, start in starts:
             for page in self._client.pages(shard.shard_id, start):
@@ -61,8 +71,7 @@ class ManifestLog:
                     if record.partition_key == self._key:
                         place = Place(shard.shard_id, record.sequence)
                         yield Arrived(place, self._manifest(shard, record.data), record.arrived)
-                if page.behind_ms == 0 and not page.is_last:
-                    # More can come only here: a shard has children when it is closed.
+                if _is_tip(shard, page):
                     return
 
     def backwards(self) -> Iterator[Iterator[tuple[Place, Manifest]]]:
@@ -72,7 +81,7 @@ class ManifestLog:
         for something recent doesn't pay for the age of a stream.
         """
         ours = self._ours()
-        now = self._client.listed_at or datetime.now(UTC)
+        now = self.now
         begun: dict[str, int] = {}
         for start in (*(Start.arrived(now - back) for back in _BACK), TRIM_HORIZON):
             yield self._part(ours, start, begun)
@@ -93,7 +102,7 @@ class ManifestLog:
                 if end is not None and record.sequence >= end:
                     return
                 yield record
-            if page.behind_ms == 0 and not page.is_last:
+            if _is_tip(shard, page):
                 return
 
     def _ours(self) -> list[ShardInfo]:
@@ -117,3 +126,12 @@ class ManifestLog:
                 f"{self._client.stream}, {shard.shard_id}: a record under the key {self._key}: {error}."
                 " Fix: nobody else may write under that key"
             ) from None
+
+
+def _is_tip(shard: ShardInfo, page: Page) -> bool:
+    """Whether more can come only here, and later: a shard has children when it is closed.
+
+    A closed one goes on until Kinesis says that it ends: that may be with its last records, or with an empty
+    page behind them.
+    """
+    return page.behind_ms == 0 and not shard.is_closed

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import islice
 from typing import Final, NamedTuple
 
 from penstock.kinesis.read.client import StreamClient
 from penstock.kinesis.read.client_pool import CLIENTS
 from penstock.kinesis.read.errors import StreamReadError
-from penstock.kinesis.read.manifest_ages import LOOK_BACK, first_needed, newest
+from penstock.kinesis.read.manifest_ages import LOOK_BACK, Needed, first_needed, newest
 from penstock.kinesis.read.manifest_log import Arrived, ManifestLog, Place
 from penstock.kinesis.read.shards import ShardInfo
 from penstock.model.stream_position import StreamPosition
@@ -67,9 +67,9 @@ class MarkedStream:
         That is the position itself, also if no manifest reaches down to it: what is missing shows as a gap.
         Without one it is the beginning of a recent manifest. StreamReadError if there are none.
         """
-        now, first = datetime.now(UTC), None
+        first = None
         for back in (*LOOK_BACK, None):
-            self._reading = self._log.arrivals(None) if back is None else self._log.arrivals_since(now - back)
+            self._reading = self._log.arrivals(None) if back is None else self._log.arrivals_within(back)
             first = next(self._reading, None)
             if first is not None and (position is None or first.manifest.since <= str(position)):
                 break
@@ -78,19 +78,24 @@ class MarkedStream:
         self._reading = _with_first(first, self._reading)
         return first.manifest.since if position is None else str(position)
 
-    def first_needed(self, position: StreamPosition) -> Arrived:
-        """The manifest from which on a reader at this position needs records. StreamReadError: there is none.
+    def first_needed(self, position: StreamPosition) -> Needed:
+        """What a reader at this position needs; StreamReadError if there are no manifests.
 
         See `manifest_ages.first_needed`. `more` goes on as before.
         """
-        found = first_needed(self._log, str(position), datetime.now(UTC))
+        found = first_needed(self._log, position)
         if found is None:
             raise self._address.unmarked()
         return found
 
-    def newest(self) -> Arrived | None:
+    def newest(self, back: timedelta) -> Arrived | None:
         """See `manifest_ages.newest`."""
-        return newest(self._log, datetime.now(UTC))
+        return newest(self._log, back)
+
+    @property
+    def now(self) -> datetime:
+        """See ManifestLog."""
+        return self._log.now
 
     def more(self) -> list[Arrived]:
         """The next manifests; fewer than AT_ONCE if there are no more at the moment."""
@@ -107,8 +112,11 @@ class MarkedStream:
         return {shard.shard_id: shard for shard in self._client.shards()}
 
     def retention(self) -> timedelta:
-        """For how long records are kept."""
-        return self._client.retention()
+        """For how long records and manifests are kept: one is of no use without the other."""
+        kept = self._client.retention()
+        if self._address.marks_stream == self._address.stream:
+            return kept
+        return min(kept, self._marks.retention())
 
     def close(self) -> None:
         """Close idle connections."""

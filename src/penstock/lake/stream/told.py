@@ -19,6 +19,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from penstock.decoding.plugins import STREAM_PLUGIN, decoder_for
 from penstock.kinesis.marked.pointer import POINTER, action_of
 from penstock.kinesis.read.marked_ranges import MarkedRecord, MarkedTask, read_task
+from penstock.kinesis.read.record_table import table_of
 from penstock.lake.spark.spark_session import plain_errors, saying_errors
 from penstock.lake.stream.place import StreamPlace
 from penstock.model.change import Action
@@ -137,7 +138,7 @@ def _batches(records: Iterator[MarkedRecord]) -> Iterator[pa.RecordBatch]:
     held: list[tuple[str, int, int, str | None, bytes]] = []
     size = 0
     for record in records:
-        relation = decoder.relation(record.payload)
+        relation = table_of(decoder, record.payload, record.position)
         if relation is None:
             continue
         place = StreamPosition.parse(record.position)

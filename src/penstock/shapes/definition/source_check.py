@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
 
 from penstock.errors import PenstockError
 from penstock.finding import Finding
@@ -27,23 +29,32 @@ def address_of(settings: MarkedStreamSettings) -> StreamAddress:
 
 
 def check_source(settings: MarkedStreamSettings, file: ShapesFile) -> list[Finding]:
-    """Is it marked, does it go by keys, and does it reach back to what the tables hold? Blocks."""
+    """Is it marked, does it go by keys, and does it reach back to what the tables hold? Blocks.
+
+    The stream of the manifests, if there is one, has to do the same.
+    """
     address = address_of(settings)
     try:
-        client = address.open()
-        try:
-            summary = client.summary()
-        finally:
-            client.close()
-        found = _judge_keys(address, summary.get("RetentionPeriodHours"), ignores=ignores_keys(summary))
-        return [found, _judge_reach(address, file, timedelta(hours=summary["RetentionPeriodHours"]))]
+        streams = dict.fromkeys((address.stream, address.marks_stream))
+        summaries = {stream: _summary(address, stream) for stream in streams}
+        kept = min(timedelta(hours=summary["RetentionPeriodHours"]) for summary in summaries.values())
+        found = [_judge_keys(stream, summary) for stream, summary in summaries.items()]
+        return [*found, _judge_reach(address, file, kept)]
     except PenstockError as error:
         return [Finding.from_error("stream", error)]
 
 
-def _judge_keys(address: StreamAddress, hours: object, *, ignores: bool) -> Finding:
-    found = f"{address.stream!r} keeps records {hours} h"
-    if ignores:
+def _summary(address: StreamAddress, stream: str) -> Mapping[str, Any]:
+    client = address.open(stream)
+    try:
+        return client.summary()
+    finally:
+        client.close()
+
+
+def _judge_keys(stream: str, summary: Mapping[str, Any]) -> Finding:
+    found = f"{stream!r} keeps records {summary['RetentionPeriodHours']} h"
+    if ignores_keys(summary):
         why, _, fix = KEYS_IGNORED.message.partition(" Fix: ")
         return Finding.fail("stream", f"{found}; {why}", fix.partition("; or,")[0])
     return Finding.ok("stream", found)
@@ -57,13 +68,11 @@ def _judge_reach(address: StreamAddress, file: ShapesFile, retention: timedelta)
             stream.begin(None)
             return Finding.ok("manifests", f"of slot {address.slot}; every shape begins with a snapshot")
         needed = StreamPosition(registry.timeline, registry.ceiling_lsn)
-        first = stream.first_needed(needed)
+        begins, age = stream.first_needed(needed)
     finally:
         stream.close()
-    begins = first.manifest.since_position
     if begins > needed:
         return Finding.fail("manifests", too_short(begins, needed), CATCH_UP)
-    age = datetime.now(UTC) - first.at
     if is_late(age, retention):
         return Finding.warn(
             "manifests",

@@ -17,6 +17,7 @@ from penstock.kinesis.marked.pointer import POINTER, action_of
 from penstock.kinesis.read.errors import RecordsUnusable
 from penstock.kinesis.read.marked_ranges import MarkedRecord, MarkedTask, read_task
 from penstock.kinesis.read.marked_stream import StreamAddress
+from penstock.kinesis.read.record_table import table_of
 from penstock.model.change import Action
 from penstock.model.log_offset import LogOffset
 from penstock.model.lsn import format_lsn
@@ -24,7 +25,6 @@ from penstock.model.relation import Relation
 from penstock.model.stream_position import COMMIT_LSN, OPERATION_AT
 
 _TRUNCATE: Final = Action.TRUNCATE.value
-_OF_NO_TABLE: Final = frozenset(each.value for each in (Action.BEGIN, Action.COMMIT, Action.MESSAGE))
 _SMALL_BLOCK: Final = 1 << 20
 _RECENT_BYTES: Final = 64 << 20
 _ROWS: Final = 10_000
@@ -211,18 +211,13 @@ def _batches(records: Iterator[MarkedRecord]) -> Iterator[pa.RecordBatch]:
     columns: tuple[list[Any], ...] = ([], [], [], [], [])
     size = 0
     for record in records:
-        action = action_of(record.payload, decoder)
-        if action in _OF_NO_TABLE:
-            continue
-        relation = decoder.relation(record.payload)
+        relation = table_of(decoder, record.payload, record.position)
         if relation is None:
-            raise RecordsUnusable(
-                f"the change at {record.position} names no table that can be read: it may be anybody's"
-            )
+            continue
         if relation not in names:
             names[relation] = str(relation)
         columns[0].append(names[relation])
-        columns[1].append(action)
+        columns[1].append(action_of(record.payload, decoder))
         columns[2].append(int(record.position[COMMIT_LSN], 16))
         columns[3].append(int(record.position[OPERATION_AT:], 16) - 1)
         columns[4].append(record.payload)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import cast
 
 import pytest
 
@@ -16,7 +17,7 @@ from penstock.status.health import Health
 from tests.memory_store import MemoryStore
 
 PAYLOAD = b'{"action":"I","lsn":"0/64","schema":"public","table":"t","columns":[]}'
-BROKEN = b'{"action":"I","type":"a "b" c"}'
+BROKEN = b'{"action":"I","schema":"public","table":"t","type":"a "b" c"}'
 MARK = MarkPrefix(History(1, {}), "0123456789ab")
 POSITION = "00000001.0000000000000064.000000000003"
 
@@ -70,7 +71,9 @@ async def test_what_can_not_take_the_prefix_is_kept_as_it_is() -> None:
     pointer = await stand_in(store, MARK, event(BROKEN, NO_OBJECT))
     assert list(store.stored.values()) == [BROKEN]
     assert pointer["pos"] == POSITION
-    assert pointer["quarantined"]["reason"] == NO_OBJECT  # type: ignore[index]
+    quarantined = cast("dict[str, object]", pointer["quarantined"])
+    assert (quarantined["reason"], quarantined["action"]) == (NO_OBJECT, "I")
+    assert (pointer["schema"], pointer["table"]) == ("public", "t"), "its readers have to know whose it is"
 
 
 @pytest.mark.parametrize(("payload", "fault"), [(PAYLOAD, None), (BROKEN, NO_OBJECT)])
