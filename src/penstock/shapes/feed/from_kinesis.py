@@ -151,8 +151,9 @@ class KinesisFeed:
         if not at_once and now - self._held_since < PATIENCE_S:
             return
         _log.error("stream_gap", detail=str(gap))
-        links = self._chain.leap()
-        start = StreamPosition.parse(links[0][0].start)
+        position, links = self._chain.leap()
+        start = StreamPosition.parse(position)
+        self._moved_at = now
         self._ledger.log.restart(start)
         again = self._ledger.lost(start.commit_lsn, str(gap), now)
         if again:
