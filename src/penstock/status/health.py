@@ -54,6 +54,8 @@ class Fault(StrEnum):
     QUARANTINE = "quarantine"
     SHAPE = "shape"
     """A shape makes no progress, or the log of changes is full."""
+    SOURCE = "source"
+    """Nothing comes from the stream that shapes read; cleared when something does, or with the leadership."""
 
 
 class _Doubt(NamedTuple):
@@ -147,7 +149,7 @@ class Health:
 
     def end_leadership(self) -> None:
         """What only a leader can suffer from is over; another may lead now."""
-        for fault in (Fault.NOTE, Fault.BLOCKED, Fault.QUARANTINE, Fault.SHAPE):
+        for fault in (Fault.NOTE, Fault.BLOCKED, Fault.QUARANTINE, Fault.SHAPE, Fault.SOURCE):
             self.clear_fault(fault)
 
     def note_frontier(self, frontier_lsn: int, pending: int, now: float, *, done: int = 0) -> None:
