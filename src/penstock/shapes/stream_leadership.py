@@ -22,8 +22,11 @@ from penstock.shapes.leadership import UPKEEP_EVERY_S, ShapesLeadership
 from penstock.shapes.preparation import Prepared
 from penstock.shapes.stream_wiring import KinesisPipeline, Streamed, position_to_begin
 from penstock.shapes.wiring import ShapesPipeline
+from penstock.status.health import Fault
 
 _RETENTION_EVERY_S: Final = 300.0
+_SILENT_S: Final = 20.0
+"""At rest a manifest comes every ten seconds, however short STALL_S is."""
 
 _log = structlog.get_logger()
 
@@ -33,6 +36,7 @@ class KinesisLeadership(ShapesLeadership):
 
     reads_slot: ClassVar[bool] = False
     _mover: SlotMover | None = None
+    _silence_said_at: float = float("-inf")
 
     @property
     def _address(self) -> StreamAddress:
@@ -88,7 +92,21 @@ class KinesisLeadership(ShapesLeadership):
             self._board.note_source(retention.total_seconds(), age.total_seconds())
             late = {shape: late_sentence(f"shape {shape}", age, retention)} if is_late(age, retention) else {}
             self._report(pipeline, now, late)
+            self._say_silence(pipeline, now)
             await asyncio.sleep(UPKEEP_EVERY_S)
+
+    def _say_silence(self, pipeline: KinesisPipeline, now: float) -> None:
+        """Tables that hold all that came look well, also when capture is gone and nothing comes."""
+        stall_s = self._settings.change_log.stall_s
+        sentence = pipeline.feed.stalled(now, max(stall_s, _SILENT_S), None)
+        if sentence is None:
+            self._silence_said_at = float("-inf")
+            self._health.clear_fault(Fault.SOURCE)
+            return
+        self._health.set_fault(Fault.SOURCE, sentence)
+        if now - self._silence_said_at >= stall_s:
+            self._silence_said_at = now
+            _log.error("source_silent", detail=sentence)
 
 
 async def _retention(stream: MarkedStream, known: timedelta) -> timedelta:

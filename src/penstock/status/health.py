@@ -58,6 +58,8 @@ class Fault(StrEnum):
     QUARANTINE = "quarantine"
     SHAPE = "shape"
     """A shape makes no progress, or the log of changes is full."""
+    SOURCE = "source"
+    """Nothing comes from the stream that shapes read; cleared when something does, or with the leadership."""
 
 
 class _Doubt(NamedTuple):
@@ -152,7 +154,8 @@ class Health:
 
     def end_leadership(self) -> None:
         """What only a leader can suffer from is over; another may lead now."""
-        for fault in (Fault.KEYS, Fault.NOTE, Fault.BLOCKED, Fault.QUARANTINE, Fault.SHAPE):
+        of_leaders = (Fault.KEYS, Fault.NOTE, Fault.BLOCKED, Fault.QUARANTINE, Fault.SHAPE, Fault.SOURCE)
+        for fault in of_leaders:
             self.clear_fault(fault)
 
     def note_frontier(self, frontier_lsn: int, pending: int, now: float, *, done: int = 0) -> None:

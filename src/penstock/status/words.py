@@ -32,6 +32,7 @@ _ADVICE: Final = {
     " go on",
     f"{Fault.QUARANTINE}: ": "see that QUARANTINE_URL can be written",
     f"{Fault.SHAPE}: ": "see the shape's own sentence below",
+    f"{Fault.SOURCE}: ": "see whether penstock capture runs and is ready",
     f"phase is {Phase.STARTING}": "wait: it has just been started",
     f"phase is {Phase.PREPARING}": "wait: it has the lock and sets up slot and stream",
     f"phase is {Phase.DRAINING}": "nothing: it was told to stop, and delivers what it has read",

@@ -101,10 +101,13 @@ class Chain(Generic[P]):
         self._held.append(_Held(manifest, before))
         return list(self._links())
 
-    def leap(self) -> list[tuple[Link, P]]:
-        """Go on behind a gap. What is missing is nowhere: whoever lacks it has to begin again."""
-        self.applied = min(held.manifest.since for held in self._held)
-        return self._links()
+    def leap(self) -> tuple[str, list[tuple[Link, P]]]:
+        """Go on behind a gap: where that is, and what is to be applied from there on, if anything is.
+
+        What is missing is nowhere: whoever lacks it has to begin again.
+        """
+        self.applied = start = min(held.manifest.since for held in self._held)
+        return start, self._links()
 
     def _links(self) -> list[tuple[Link, P]]:
         links: list[tuple[Link, P]] = []

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice
 from typing import Final
 
 from penstock.kinesis.aws.backoff import full_jitter
@@ -26,7 +25,8 @@ from penstock.lake.errors import StorageFailed
 _BATCH_RECORDS: Final = 500
 _BATCH_BYTES: Final = 900_000
 _HELD: Final = 5_000
-"""So many events wait in memory at most."""
+_HELD_BYTES: Final = 16 << 20
+"""About so many events wait in memory at most, and about so many bytes of them; a record may have 10 MiB."""
 _REFUSAL_PATIENCE_S: Final = 5.0
 PATIENCE_S: Final = 60.0
 """So long nothing may be accepted."""
@@ -45,16 +45,17 @@ class TaskPublisher:
             backoff=partial(full_jitter, rng=random.Random()),  # noqa: S311 - spreads retries
             refusal_patience_s=_REFUSAL_PATIENCE_S,
         )
+        self._held_bytes = 0
         self._accepted_at = 0.0
         self._failure = ""
 
     def publish(self, events: Iterable[ChangeEvent]) -> Tally:
         """Send all of them, those of a key in their order; where they are. StorageFailed if one can't be."""
         self._accepted_at = time.monotonic()
-        coming = iter(events)
-        while chunk := list(islice(coming, _BATCH_RECORDS)):
+        for chunk, size_bytes in _chunks(events):
             self._plan.add(chunk, time.monotonic())
-            while self._plan.held >= _HELD:
+            self._held_bytes += size_bytes
+            while self._plan.held >= _HELD or self._held_bytes >= _HELD_BYTES:
                 self._send_one()
         while self._plan.held:
             self._send_one()
@@ -100,6 +101,7 @@ class TaskPublisher:
 
     def _count(self, events: Sequence[ChangeEvent], entries: Sequence[Entry], now: float) -> None:
         self._tally.add(events, entries)
+        self._held_bytes -= sum(event.record_size_bytes for event in events)
         if events:
             self._accepted_at = now
 
@@ -108,3 +110,17 @@ class TaskPublisher:
             raise StorageFailed(
                 f"stream {self._stream} refuses a change of {event.relation} at {event.offset}: {why}"
             )
+
+
+def _chunks(events: Iterable[ChangeEvent]) -> Iterator[tuple[list[ChangeEvent], int]]:
+    """About as many as go into a request, and their bytes."""
+    chunk: list[ChangeEvent] = []
+    size_bytes = 0
+    for event in events:
+        chunk.append(event)
+        size_bytes += event.record_size_bytes
+        if len(chunk) == _BATCH_RECORDS or size_bytes >= _BATCH_BYTES:
+            yield chunk, size_bytes
+            chunk, size_bytes = [], 0
+    if chunk:
+        yield chunk, size_bytes

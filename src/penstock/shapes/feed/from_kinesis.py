@@ -107,9 +107,9 @@ class KinesisFeed:
         """See Feed."""
         while True:
             arrived = await asyncio.to_thread(self._stream.more)
-            if arrived:
-                self._came_at = time.monotonic()
             for each in filter(self._has_happened, arrived):
+                # A former primary's capture may write on and on: that nothing else comes has to show.
+                self._came_at = time.monotonic()
                 await self._take(self._chain.take(each.manifest, each.place), each.at)
             # A busy stream always has more: whether something is missing shows while others come.
             has_all = len(arrived) < AT_ONCE
@@ -151,8 +151,9 @@ class KinesisFeed:
         if not at_once and now - self._held_since < PATIENCE_S:
             return
         _log.error("stream_gap", detail=str(gap))
-        links = self._chain.leap()
-        start = StreamPosition.parse(links[0][0].start)
+        position, links = self._chain.leap()
+        start = StreamPosition.parse(position)
+        self._moved_at = now
         self._ledger.log.restart(start)
         again = self._ledger.lost(start.commit_lsn, str(gap), now)
         if again:

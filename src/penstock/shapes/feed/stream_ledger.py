@@ -72,6 +72,8 @@ class StreamLedger(ShapeBooks):
         """The stream lacks changes below this: whoever needs some of them begins again.
 
         So does a shape that is being copied, if the copy's cut is below: changes behind that are missing.
+        Nothing more is to come from below, and on an idle server nothing at all: the frontier may go there
+        as soon as nobody is behind.
         """
         again = [
             SnapshotAgain(shape, reason)
@@ -80,6 +82,7 @@ class StreamLedger(ShapeBooks):
             and (shape in self._copied or not self.plan.awaits_snapshot(shape))
         ]
         self.begin_again(again, now)
+        self.tracker.keepalive(up_to_lsn)
         return again
 
     def oldest_needed(self, at: datetime, now: float) -> tuple[str, timedelta]:

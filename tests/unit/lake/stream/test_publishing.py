@@ -97,6 +97,32 @@ def test_the_last_occurrences_of_a_key_stand_in_order_whatever_fails() -> None:
 
 
 @pytest.mark.parametrize(
+    ("size", "number", "at_most"), [(10 << 20, 50, 2), (100_000, 2_000, 178), (20, 20_000, 5_500)]
+)
+def test_few_events_wait_in_memory_if_they_are_large(size: int, number: int, at_most: int) -> None:
+    """Also while the stream takes only half of what it gets."""
+    asked = 0
+
+    def coming() -> Iterator[ChangeEvent]:
+        nonlocal asked
+        for event in events(number, size):
+            asked += 1
+            assert asked - len(accepted) <= at_most
+            yield event
+
+    accepted: set[int] = set()
+
+    def judge(request: int, event: ChangeEvent) -> str | None:
+        if request % 2 and event.commit_lsn % 2:
+            return "ProvisionedThroughputExceededException"
+        accepted.add(event.commit_lsn)
+        return None
+
+    assert TaskPublisher("stream", Sink(judge)).publish(coming()).records == number
+    assert len(accepted) == number
+
+
+@pytest.mark.parametrize(
     ("sink", "what"),
     [
         (Fixed(Refused("ValidationException", "no")), "refuses a change of public.t at 0/1:0"),

@@ -124,6 +124,29 @@ def test_a_gap_at_the_start_is_said_at_once_and_who_is_behind_it_goes_on() -> No
     assert desk.ledger.log.last_seen_txn_offset == whole(219)
 
 
+def test_behind_a_gap_there_may_be_nothing_to_apply() -> None:
+    """A slot was dropped and made again on an idle server: its manifests say where it is, and no more."""
+    desk = Desk([manifest(200, 200)], [manifest(200, 200)])
+    desk.run()
+    assert [again.shape for again in desk.noted] == ["a", "b"]
+    assert desk.feed.received_lsn == desk.ledger.tracker.frontier_lsn == 200
+    assert desk.ledger.log.last_seen_txn_offset == whole(199)
+
+    desk = Desk([manifest(200, 200)], [manifest(200, 210)])
+    desk.run()
+    assert len(desk.noted) == 2
+    assert desk.feed.received_lsn == desk.ledger.tracker.frontier_lsn == 210
+
+
+def test_the_frontier_waits_at_a_gap_until_it_is_noted() -> None:
+    ledger = Desk().ledger
+    (again, _) = ledger.lost(200, "a gap", 0.0)
+    ledger.noted(again.shape)
+    assert ledger.tracker.frontier_lsn == START
+    ledger.noted("b")
+    assert ledger.tracker.frontier_lsn == 200
+
+
 def test_later_a_manifest_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     late = Desk([manifest(100, 110)], [], [manifest(120, 130)], [manifest(110, 120)])
     late.run()
@@ -179,6 +202,21 @@ def test_what_a_former_primary_wrote_and_the_server_does_not_have_is_left_out() 
     desk = Desk([*former, replace(again, since=str(StreamPosition(2, 121)))], history=promoted)
     desk.run()
     assert {again.shape for again in desk.noted} == {"a", "b"}, "a gap"
+
+
+def test_a_former_primary_that_is_still_captured_does_not_hide_that_nothing_else_comes() -> None:
+    former = [manifest(lsn, lsn + 1) for lsn in range(130, 160)]
+    desk = Desk([manifest(100, 110)], *([each] for each in former), history=History(2, {1: 120}))
+    feed: Any = desk.feed
+    feed._came_at -= 100
+    begun_at = feed._came_at
+    desk.run()
+    came_at = feed._came_at
+    assert came_at > begun_at + 99
+    feed._stream.calls = [[each] for each in former]
+    desk.run()
+    assert not feed._stream.calls
+    assert feed._came_at == came_at
 
 
 @pytest.mark.parametrize(("cut", "counts"), [(150, False), (205, True)])
