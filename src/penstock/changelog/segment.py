@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 import msgspec
 import pyarrow as pa
 
-from penstock.changelog.index import BatchSummary, Portion, Span
+from penstock.changelog.index import BatchSummary, LogPortion, Span
 from penstock.durable import sync_directory
 from penstock.model.log_offset import LogOffset
 from penstock.model.relation import Relation
@@ -124,7 +124,7 @@ def summarise(
     for relation_id, size in zip(relation_ids, payload_sizes, strict=True):
         sizes[relation_id] += size + _ROW_OVERHEAD_BYTES
     relations = {
-        relation_id: Portion(Span(offset(first_rows[relation_id]), offset(last)), sizes[relation_id])
+        relation_id: LogPortion(Span(offset(first_rows[relation_id]), offset(last)), sizes[relation_id])
         for relation_id, last in last_rows.items()
         if relation_id >= 0
     }

@@ -22,7 +22,7 @@ _FEW_RUNS: Final = 8
 """As many tallies cost less than to keep the records of a request."""
 
 
-class Told(Protocol):
+class MarkableRecord(Protocol):
     """What a manifest has to know of a record."""
 
     @property
@@ -80,7 +80,7 @@ class Tally:
         self._truncated: dict[Relation, tuple[int, int]] = {}
         """(commit LSN, op_offset) of the last truncate."""
 
-    def add(self, events: Sequence[Told], entries: Sequence[Entry]) -> None:
+    def add(self, events: Sequence[MarkableRecord], entries: Sequence[Entry]) -> None:
         """These events were accepted there."""
         # Written out, with local names: this is the path of every change. A table's changes come in runs.
         shards = self._shards
@@ -193,7 +193,7 @@ class _Overtaking(NamedTuple):
     entries: list[Entry]
 
     @classmethod
-    def of(cls, events: Sequence[Told], entries: Sequence[Entry]) -> _Overtaking:
+    def of(cls, events: Sequence[MarkableRecord], entries: Sequence[Entry]) -> _Overtaking:
         """These records."""
         places = [event.commit_lsn for event in events]
         kept = [
@@ -352,7 +352,7 @@ class Marks:
                 left.append(above)
         self._overtaking = left
 
-    def _tally(self, events: Sequence[Told], entries: Sequence[Entry], complete_lsn: int) -> None:
+    def _tally(self, events: Sequence[MarkableRecord], entries: Sequence[Entry], complete_lsn: int) -> None:
         """Count records by transaction: those of one mostly stand together."""
         at = 0
         for commit_lsn, run in groupby([event.commit_lsn for event in events]):

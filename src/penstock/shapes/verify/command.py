@@ -33,7 +33,7 @@ from penstock.shapes.flushing.job_runner import JobThreads
 from penstock.shapes.following.drift import compare as drift_of
 from penstock.shapes.registry.places import open_registry
 from penstock.shapes.registry.registry import Registry
-from penstock.shapes.verify.cuts import Cuts, Led, Passing, Say, ShapeCheck
+from penstock.shapes.verify.cuts import Led, Passing, Say, ShapeCheck, VerifyCuts
 from penstock.shapes.verify.report import SHAPES, STREAM_SHAPES, ShapeResult, as_json, exit_code, print_text
 from penstock.shapes.verify.stream_shapes import StreamShapes
 from penstock.shapes.verify.verification import Verification
@@ -183,7 +183,7 @@ class _Comparing(NamedTuple):
         shapes = StreamShapes(
             spark,
             stream,
-            cuts=Cuts(self.catalog, self.line.parameters, plugin=plugin, say=self.say),
+            cuts=VerifyCuts(self.catalog, self.line.parameters, plugin=plugin, say=self.say),
             passing=Passing(session, self._led, self.run.timeout_s, self.say),
             say=self.say,
         )

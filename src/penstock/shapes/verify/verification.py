@@ -39,7 +39,7 @@ from penstock.lake.ports import VerifyJobs
 from penstock.postgres.catalog.table_catalog import ShapeCatalog
 from penstock.postgres.snapshot.change_watch import ChangeWatch, watch_changes
 from penstock.shapes.flushing.job_runner import JobThreads
-from penstock.shapes.verify.cuts import Cuts, Led, Passing, Say, ShapeCheck
+from penstock.shapes.verify.cuts import Led, Passing, Say, ShapeCheck, VerifyCuts
 
 LOOKS_AGAIN: Final = 5
 
@@ -66,7 +66,7 @@ class Verification:
         self._jobs = jobs
         self._threads = threads
         self._plugin = catalog.decoder.plugin
-        self._cuts = Cuts(catalog, parameters, plugin=self._plugin, say=say)
+        self._cuts = VerifyCuts(catalog, parameters, plugin=self._plugin, say=say)
         self._passing = Passing(session, led, timeout_s, say)
         self._parameters = parameters
         self._show_values = show_values
