@@ -30,6 +30,7 @@ from penstock.kinesis.write.quarantine_places import open_quarantine
 from penstock.kinesis.write.sending import Sending
 from penstock.kinesis.write.undeliverable import UndeliverablePolicy
 from penstock.model.key_indexes import KeyIndexes
+from penstock.model.relation import Relation
 from penstock.model.stream_position import History
 from penstock.postgres.leader.answering import Answering
 from penstock.postgres.leader.freshness import Freshness
@@ -73,7 +74,7 @@ class Pipeline:
         decoder: Decoder,
         start: SlotStart,
         sink: CaptureSink,
-        key_indexes: Callable[[str, str], Awaitable[KeyIndexes]],
+        key_indexes: Callable[[Relation], Awaitable[KeyIndexes]],
         freshness: Freshness,
         health: Health,
         metrics: CaptureMetrics,

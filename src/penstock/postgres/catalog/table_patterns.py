@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
+from penstock.model.relation import Relation
+
 # A backslash takes the next character with it, also a separator.
 _ENTRIES: Final = re.compile(r"(?:\\.|[^,\\])+")
 _PARTS: Final = re.compile(r"((?:\\.|[^.\\])*)\.(.*)", re.DOTALL)
@@ -19,9 +21,9 @@ class TablePattern(NamedTuple):
     """None: any."""
     table: str | None
 
-    def matches(self, schema: str, table: str) -> bool:
+    def matches(self, relation: Relation) -> bool:
         """Whether the pattern means this table."""
-        return self.schema in (None, schema) and self.table in (None, table)
+        return self.schema in (None, relation.schema) and self.table in (None, relation.table)
 
 
 def parse_patterns(setting: str | None) -> list[TablePattern]:

@@ -139,6 +139,6 @@ def _published(settings: CaptureSettings, tables: Sequence[Relation]) -> list[Re
     return [
         each
         for each in tables
-        if (settings.wal2json.add_tables is None or any(pattern.matches(*each) for pattern in added))
-        and not any(pattern.matches(*each) for pattern in filtered)
+        if (settings.wal2json.add_tables is None or any(pattern.matches(each) for pattern in added))
+        and not any(pattern.matches(each) for pattern in filtered)
     ]
