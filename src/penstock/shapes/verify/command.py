@@ -30,6 +30,7 @@ from penstock.postgres.timeline import ServerIdentity, flushed_lsn, identify
 from penstock.settings.services import ShapesSettings
 from penstock.shapes.definition.shapes_file import ShapeFileError
 from penstock.shapes.flushing.job_runner import JobThreads
+from penstock.shapes.flushing.workplace import Database
 from penstock.shapes.following.drift import compare as drift_of
 from penstock.shapes.registry.places import open_registry
 from penstock.shapes.registry.registry import Registry
@@ -165,11 +166,8 @@ class _Comparing(NamedTuple):
                 checks,
                 jobs=open_verify_jobs(spark, self.file, source),
                 threads=threads,
-                catalog=self.catalog,
-                session=session,
-                parameters=self.line.parameters,
-                led=self._led,
-                timeout_s=self.run.timeout_s,
+                database=Database(self.catalog, self.line.parameters),
+                passing=Passing(session, self._led, self.run.timeout_s, self.say),
                 show_values=self.run.show_values,
                 say=self.say,
             ).run()
