@@ -12,6 +12,7 @@ from psycopg.sql import Literal
 from penstock.decoding.table_patterns import parse_patterns
 from penstock.finding import Finding, Level
 from penstock.local.postgres import PrivatePostgres
+from penstock.model.relation import Relation
 from penstock.postgres.connection import connect
 from penstock.postgres.preflight.queries import read_tables
 from penstock.postgres.preflight.tables import CheckedTable, TableRules, judge_tables
@@ -170,6 +171,8 @@ def test_patterns_mean_what_wal2json_takes_them_for(
     everything = {(change["schema"], change["table"]) for change in sent(postgres, tables_database)}
     followed = sent(postgres, tables_database, **{"add-tables": setting})
 
-    meant = {name for name in everything if any(each.matches(*name) for each in parse_patterns(setting))}
+    meant = {
+        name for name in everything if any(each.matches(Relation(*name)) for each in parse_patterns(setting))
+    }
 
     assert meant == {(change["schema"], change["table"]) for change in followed}

@@ -30,7 +30,8 @@ from penstock.postgres.leader.lock import slot_hash64
 from penstock.postgres.snapshot.export import ExportedSnapshot
 from penstock.postgres.stream.replication import ReplicationStream
 from penstock.shapes.flushing.job_runner import JobThreads
-from penstock.shapes.verify.cuts import Led, ShapeCheck
+from penstock.shapes.flushing.workplace import Database
+from penstock.shapes.verify.cuts import Led, Passing, ShapeCheck
 from penstock.shapes.verify.report import ShapeResult
 from penstock.shapes.verify.verification import LOOKS_AGAIN, Verification
 
@@ -131,11 +132,8 @@ async def verify(
                 [check],
                 jobs=open_verify_jobs(spark, file, Source("1", 1, "wal2json")),
                 threads=threads,
-                catalog=catalog,
-                session=session,
-                parameters=parameters,
-                led=Led(SLOT, slot_hash64(SLOT), lambda: 0),
-                timeout_s=timeout_s,
+                database=Database(catalog, parameters),
+                passing=Passing(session, Led(SLOT, slot_hash64(SLOT), lambda: 0), timeout_s, say),
                 show_values=True,
                 say=say,
             ).run()

@@ -31,8 +31,9 @@ from penstock.postgres.snapshot.export import export_snapshot
 from penstock.postgres.timeline import ServerIdentity
 from penstock.shapes.definition.shapes_file import load_shapes_file
 from penstock.shapes.flushing.job_runner import JobThreads
+from penstock.shapes.flushing.workplace import Database
 from penstock.shapes.registry.places import open_registry
-from penstock.shapes.verify.cuts import Led, ShapeCheck
+from penstock.shapes.verify.cuts import Led, Passing, ShapeCheck
 from penstock.shapes.verify.verification import Verification
 
 _MOST: Final = 1.2
@@ -139,6 +140,10 @@ async def _verify(spark: SparkBench, file: ShapesFile, slot: str) -> Verified:
     if registry is None:
         raise PenstockError(f"the service has no registry in {file.storage}")
     steps: list[tuple[str, float]] = []
+
+    def note_step(step: str) -> None:
+        steps.append((step, time.perf_counter()))
+
     parameters = _parameters()
     threads = JobThreads(1)
     session = await connect(parameters)
@@ -150,13 +155,10 @@ async def _verify(spark: SparkBench, file: ShapesFile, slot: str) -> Verified:
             [check],
             jobs=spark.verify_jobs(file, ServerIdentity(registry.system_id, registry.timeline, {})),
             threads=threads,
-            catalog=catalog,
-            session=session,
-            parameters=parameters,
-            led=Led(slot, slot_hash64(slot), lambda: 0),
-            timeout_s=_PATIENCE_S,
+            database=Database(catalog, parameters),
+            passing=Passing(session, Led(slot, slot_hash64(slot), lambda: 0), _PATIENCE_S, note_step),
             show_values=False,
-            say=lambda step: steps.append((step, time.perf_counter())),
+            say=note_step,
         ).run()
         seconds = time.perf_counter() - started
     finally:

@@ -12,7 +12,7 @@ import structlog
 from penstock.capture.gauges import Gauges
 from penstock.capture.noted_frontier import NoteTrouble
 from penstock.capture.slot_memory import Discovery, SlotFinding, SlotMemory, compare, latest
-from penstock.capture.wiring import Pipeline
+from penstock.capture.wiring import Pipeline, SlotStart
 from penstock.clock import awake_or_asleep
 from penstock.decoding.decoder import Decoder
 from penstock.decoding.plugins import decoder_for
@@ -202,10 +202,7 @@ class Leadership:
             self._settings,
             line=stream,
             decoder=decoder,
-            start_lsn=slot.start_lsn,
-            server=server,
-            note=note,
-            note_store=kept,
+            start=SlotStart(slot.start_lsn, server, note, kept),
             sink=self._sink,
             key_indexes=Catalog(self._line.connect).key_indexes,
             freshness=freshness,

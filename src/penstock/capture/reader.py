@@ -11,6 +11,7 @@ from penstock.capture.queue import InflightEventQueue
 from penstock.kinesis.write.event import ChangeEvent
 from penstock.kinesis.write.partition_key import KeyedRelation, PartitionKeys
 from penstock.model.key_indexes import KeyIndexes
+from penstock.model.relation import Relation
 from penstock.postgres.leader.answering import Answering
 from penstock.postgres.stream.replication import FrameSource
 
@@ -27,7 +28,7 @@ class Reader:
         intake: Intake,
         queue: InflightEventQueue,
         keys: PartitionKeys,
-        key_indexes: Callable[[str, str], Awaitable[KeyIndexes]],
+        key_indexes: Callable[[Relation], Awaitable[KeyIndexes]],
         stand_in: Callable[[ChangeEvent], Awaitable[ChangeEvent]],
         answering: Answering,
         sink_room: Callable[[], Awaitable[None]],
@@ -69,8 +70,8 @@ class Reader:
         if taken.unknown is not None:
             await self._learn(taken.unknown)
 
-    async def _learn(self, relation: KeyedRelation) -> None:
-        self._keys.learn(relation, await self._key_indexes(relation.schema, relation.table))
+    async def _learn(self, keyed: KeyedRelation) -> None:
+        self._keys.learn(keyed, await self._key_indexes(keyed.relation))
 
     async def _wait_for_window(self) -> None:
         while self._intake.window_is_full:

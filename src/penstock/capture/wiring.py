@@ -8,7 +8,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from penstock.capture.ack import AckTracker
 from penstock.capture.intake import Intake
@@ -27,8 +27,10 @@ from penstock.kinesis.write.plan import PublishPlan
 from penstock.kinesis.write.ports import CaptureSink
 from penstock.kinesis.write.publisher import KinesisPublisher
 from penstock.kinesis.write.quarantine_places import open_quarantine
+from penstock.kinesis.write.sending import Sending
 from penstock.kinesis.write.undeliverable import UndeliverablePolicy
 from penstock.model.key_indexes import KeyIndexes
+from penstock.model.relation import Relation
 from penstock.model.stream_position import History
 from penstock.postgres.leader.answering import Answering
 from penstock.postgres.leader.freshness import Freshness
@@ -37,6 +39,7 @@ from penstock.postgres.stream.feedback import Feedback, StatusLine
 from penstock.postgres.stream.replication import FrameSource
 from penstock.postgres.stream.walk import FrameWalk
 from penstock.postgres.timeline import ServerIdentity
+from penstock.settings.kinesis import KinesisSettings
 from penstock.settings.services import CaptureSettings
 from penstock.settings.timings import Timings
 from penstock.status.capture_metrics import CaptureMetrics
@@ -50,6 +53,16 @@ class Line(FrameSource, StatusLine, Protocol):
     """A replication stream, as the pipeline sees it."""
 
 
+class SlotStart(NamedTuple):
+    """Where the slot stands as a leadership begins."""
+
+    lsn: int
+    server: ServerIdentity
+    note: SlotNote
+    note_store: NoteStore | None
+    """None: no note is kept."""
+
+
 class Pipeline:
     """Stream to reader to queue to publisher, and the frontier back. A new one for each leadership."""
 
@@ -59,25 +72,25 @@ class Pipeline:
         *,
         line: Line,
         decoder: Decoder,
-        start_lsn: int,
-        server: ServerIdentity,
-        note: SlotNote,
-        note_store: NoteStore | None,
+        start: SlotStart,
         sink: CaptureSink,
-        key_indexes: Callable[[str, str], Awaitable[KeyIndexes]],
+        key_indexes: Callable[[Relation], Awaitable[KeyIndexes]],
         freshness: Freshness,
         health: Health,
         metrics: CaptureMetrics,
     ) -> None:
         jitter = partial(full_jitter, rng=random.Random())  # noqa: S311 - spreads retries, guards nothing
-        self.tracker = AckTracker(initial_lsn=start_lsn)
+        sending = Sending(freshness, health, metrics, jitter, settings.leader.sink_outage_disconnect_s)
+        history = History(start.server.timeline, start.server.switch_points)
+        by = secrets.token_hex(6)
+        prefix = MarkPrefix(history, by) if settings.kinesis.marked_stream else None
+        keys = PartitionKeys.of(decoder, settings.partition_key)
+        undeliverable = _undeliverable(settings, decoder, prefix, sending)
+        self.tracker = AckTracker(initial_lsn=start.lsn)
         self.queue = InflightEventQueue(
             max_messages=settings.inflight.max_messages, max_bytes=settings.inflight.max_bytes
         )
-        keys = PartitionKeys.of(decoder, settings.partition_key)
-        self.walk = FrameWalk(decoder, confirmed_lsn=start_lsn)
-        history, by = History(server.timeline, server.switch_points), secrets.token_hex(6)
-        prefix = MarkPrefix(history, by) if settings.kinesis.marked_stream else None
+        self.walk = FrameWalk(decoder, confirmed_lsn=start.lsn)
         self.intake = Intake(
             walk=self.walk,
             tracker=self.tracker,
@@ -90,21 +103,17 @@ class Pipeline:
         self.marker = None
         if settings.kinesis.marked_stream:
             self.marker = Marker(
-                marks=Marks(start_lsn),
-                signature=Signature(server.system_id, settings.replication.slot, by, history),
+                marks=Marks(start.lsn),
+                signature=Signature(start.server.system_id, settings.replication.slot, by, history),
                 tracker=self.tracker,
                 sink=sink,
-                freshness=freshness,
-                health=health,
-                metrics=metrics,
+                sending=sending,
                 pace=MarkPace(interval_s=settings.kinesis.mark_interval_ms / 1000, now=time.monotonic()),
-                backoff=jitter,
-                outage_limit_s=settings.leader.sink_outage_disconnect_s,
             )
         self.noted = NotedFrontier(
             self.marker or self.tracker,
-            store=note_store,
-            note=note,
+            store=start.note_store,
+            note=start.note,
             accepted=lambda: (
                 self.tracker.drained_count if self.marker is None else self.marker.marked_records
             ),
@@ -116,41 +125,13 @@ class Pipeline:
             received_lsn=lambda: self.walk.received_lsn,
             heartbeat_s=Timings.of(settings.leader.timeout_s).heartbeat_s,
         )
-        quarantine_url = settings.undeliverable.quarantine_url
-        quarantining = settings.undeliverable.policy == "quarantine" and quarantine_url is not None
-        undeliverable = UndeliverablePolicy(
-            store=(
-                open_quarantine(quarantine_url, settings.kinesis.region)
-                if quarantining and quarantine_url
-                else None
-            ),
-            slot=settings.replication.slot,
-            summary=decoder.summary,
-            prefix=prefix,
-            health=health,
-            metrics=metrics,
-            backoff=jitter,
-        )
         self.publisher = KinesisPublisher(
             queue=self.queue,
             tracker=self.tracker,
-            plan=PublishPlan(
-                batcher=MicroBatcher(
-                    max_records=settings.kinesis.batch_max_records,
-                    max_bytes=settings.kinesis.batch_max_bytes,
-                    max_delay_s=_AIM * settings.kinesis.batch_max_delay_ms / 1000,
-                ),
-                max_requests=settings.kinesis.max_requests,
-                backoff=jitter,
-                refusal_patience_s=undeliverable.patience_s,
-            ),
+            plan=_publish_plan(settings.kinesis, jitter, undeliverable.patience_s),
             sink=sink,
             undeliverable=undeliverable,
-            freshness=freshness,
-            health=health,
-            metrics=metrics,
-            max_requests=settings.kinesis.max_requests,
-            outage_limit_s=settings.leader.sink_outage_disconnect_s,
+            sending=sending,
             on_accepted=None if self.marker is None else self.marker.accepted,
         )
         self.reader = Reader(
@@ -163,13 +144,46 @@ class Pipeline:
             answering=Answering(self.walk, self.feedback, freshness),
             sink_room=self.publisher.room,
         )
+        self._tell_when_something_moves()
+        _spare_the_collector()
+
+    def _tell_when_something_moves(self) -> None:
         self.publisher.on_marked(self.feedback.send_if_moved)
         self.publisher.on_marked(self.reader.window_moved)
         self.publisher.on_marked(self.noted.moved)
         if self.marker is not None:
             self.marker.on_moved(self.feedback.send_if_moved)
             self.marker.on_moved(self.noted.moved)
-        _spare_the_collector()
+
+
+def _undeliverable(
+    settings: CaptureSettings, decoder: Decoder, prefix: MarkPrefix | None, sending: Sending
+) -> UndeliverablePolicy:
+    url = settings.undeliverable.quarantine_url if settings.undeliverable.policy == "quarantine" else None
+    return UndeliverablePolicy(
+        store=None if url is None else open_quarantine(url, settings.kinesis.region),
+        slot=settings.replication.slot,
+        summary=decoder.summary,
+        prefix=prefix,
+        health=sending.health,
+        metrics=sending.metrics,
+        backoff=sending.backoff,
+    )
+
+
+def _publish_plan(
+    settings: KinesisSettings, backoff: Callable[[int], float], refusal_patience_s: float
+) -> PublishPlan:
+    return PublishPlan(
+        batcher=MicroBatcher(
+            max_records=settings.batch_max_records,
+            max_bytes=settings.batch_max_bytes,
+            max_delay_s=_AIM * settings.batch_max_delay_ms / 1000,
+        ),
+        max_requests=settings.max_requests,
+        backoff=backoff,
+        refusal_patience_s=refusal_patience_s,
+    )
 
 
 def _spare_the_collector() -> None:

@@ -35,7 +35,7 @@ class Span(NamedTuple):
     last: LogOffset
 
 
-class Portion(NamedTuple):
+class LogPortion(NamedTuple):
     """The changes of one relation."""
 
     span: Span
@@ -47,7 +47,7 @@ class BatchSummary(NamedTuple):
 
     span: Span
     """Over all rows, commits included."""
-    relations: Mapping[int, Portion]
+    relations: Mapping[int, LogPortion]
     """The changes of each relation in it."""
 
 

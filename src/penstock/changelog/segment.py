@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.changelog.errors import SegmentUnreadable
-from penstock.changelog.index import BatchSummary, Portion, SegmentRange, Span
+from penstock.changelog.index import BatchSummary, LogPortion, SegmentRange, Span
 from penstock.durable import sync_directory
 from penstock.model.log_offset import LogOffset
 from penstock.model.relation import Relation
@@ -127,7 +127,7 @@ def summarise(
     for relation_id, size in zip(relation_ids, payload_sizes, strict=True):
         sizes[relation_id] += size + _ROW_OVERHEAD_BYTES
     relations = {
-        relation_id: Portion(Span(offset(first_rows[relation_id]), offset(last)), sizes[relation_id])
+        relation_id: LogPortion(Span(offset(first_rows[relation_id]), offset(last)), sizes[relation_id])
         for relation_id, last in last_rows.items()
         if relation_id >= 0
     }

@@ -22,9 +22,9 @@ class TablePattern(NamedTuple):
     """None: any."""
     table: str | None
 
-    def matches(self, schema: str, table: str) -> bool:
+    def matches(self, relation: Relation) -> bool:
         """Whether the pattern means this table."""
-        return self.schema in (None, schema) and self.table in (None, table)
+        return self.schema in (None, relation.schema) and self.table in (None, relation.table)
 
 
 def parse_patterns(setting: str | None) -> list[TablePattern]:
@@ -37,8 +37,8 @@ def parse_patterns(setting: str | None) -> list[TablePattern]:
 def is_told(relation: Relation, content: RecordContent) -> bool:
     """Whether records tell of this table."""
     added, filtered = parse_patterns(content.add_tables), parse_patterns(content.filter_tables)
-    is_added = content.add_tables is None or any(pattern.matches(*relation) for pattern in added)
-    return is_added and not any(pattern.matches(*relation) for pattern in filtered)
+    is_added = content.add_tables is None or any(pattern.matches(relation) for pattern in added)
+    return is_added and not any(pattern.matches(relation) for pattern in filtered)
 
 
 def _name(part: str) -> str | None:

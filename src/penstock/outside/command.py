@@ -29,7 +29,7 @@ _RED: Final = "1;31"
 _FIX: Final = "Fix: start it, give its --url, or say by PGHOST and the like where its Postgres is"
 
 
-class Told(NamedTuple):
+class ToldStatus(NamedTuple):
     """A status, and who has told it."""
 
     status: Status
@@ -39,7 +39,7 @@ class Told(NamedTuple):
 class Teller(Protocol):
     """Somebody who knows."""
 
-    async def tell(self) -> Told:
+    async def tell(self) -> ToldStatus:
         """What there is to say now. A PenstockError if that can't be told."""
 
     def close(self) -> None:
@@ -54,9 +54,9 @@ class Process:
         self._url = url
         self._token = token
 
-    async def tell(self) -> Told:
+    async def tell(self) -> ToldStatus:
         """See Teller."""
-        return Told(await in_daemon_thread(ask, self._url, self._token), self._url)
+        return ToldStatus(await in_daemon_thread(ask, self._url, self._token), self._url)
 
     def close(self) -> None:
         """See Teller."""
@@ -70,7 +70,7 @@ class Anybody:
         self._replication = settings.replication
         self._look = PostgresLook(settings.replication, settings.leader)
 
-    async def tell(self) -> Told:
+    async def tell(self) -> ToldStatus:
         """See Teller."""
         try:
             return await self._process.tell()
@@ -81,7 +81,7 @@ class Anybody:
             except PostgresError as error:
                 raise NoAnswer(f"{unheard}; and {_without_fix(error)}. {_FIX}") from error
         status = judge_capture(self._replication, postgres, wal_lsn, time.monotonic())
-        return Told(status, f"slot {self._replication.slot}, as Postgres tells: {unheard}")
+        return ToldStatus(status, f"slot {self._replication.slot}, as Postgres tells: {unheard}")
 
     def close(self) -> None:
         """See Teller."""
@@ -99,7 +99,7 @@ class Storage:
         self._source = None if stream is None else SourceLook(stream, self._stall_s)
         self._tells = f"slot {settings.replication.slot}" if stream is None else f"stream {stream.stream}"
 
-    async def tell(self) -> Told:
+    async def tell(self) -> ToldStatus:
         """See Teller."""
         postgres = await self._look.look()
         system_id = None if postgres.server is None else postgres.server.system_id
@@ -116,7 +116,7 @@ class Storage:
             source,
             stall_s=self._stall_s,
         )
-        return Told(status, f"{self._tells}, as Postgres and {self._file.storage} tell")
+        return ToldStatus(status, f"{self._tells}, as Postgres and {self._file.storage} tell")
 
     async def _look_at_source(
         self, postgres: PostgresFacts, storage: StorageFacts, wal_lsn: int
@@ -160,7 +160,7 @@ async def _watch(teller: Teller, json: bool, every_s: float) -> NoReturn:
         await asyncio.sleep(every_s)
 
 
-def _text(told: Told, *, json: bool, watch: bool = False) -> str:
+def _text(told: ToldStatus, *, json: bool, watch: bool = False) -> str:
     if json:
         return msgspec.json.encode(told.status).decode() if watch else as_json(told.status)
     headline, *rest = in_words(*told).splitlines()

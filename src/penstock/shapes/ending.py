@@ -120,7 +120,7 @@ class Ending:
 
 async def flush_everything(pipeline: ShapesPipeline) -> None:
     """What was read goes to the tables now, without waiting for anybody's interval."""
-    await asyncio.to_thread(pipeline.ledger.log.flush, time.monotonic())
+    await asyncio.to_thread(pipeline.ledger.backlog.flush, time.monotonic())
     while not pipeline.readings.is_flushed():
         pipeline.ledger.plan.make_room(time.monotonic())
         pipeline.runner.wake()

@@ -27,7 +27,7 @@ class Parking:
         At half of the log's bound already, so that reading doesn't have to stop.
         """
         is_full = self._feed.is_paused
-        if not is_full and not self._ledger.log.is_half_full:
+        if not is_full and not self._ledger.backlog.is_half_full:
             return
         behind = self._ledger.tracker.stalled(now, 0.0)
         statuses = self._ledger.plan.status(now)

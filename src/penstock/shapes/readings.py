@@ -49,7 +49,7 @@ class Readings:
             ledger.tracker.frontier_lsn,
             ledger.transactions,
             ledger.changes,
-            ledger.log.size_bytes,
+            ledger.backlog.size_bytes,
             self._feed.is_paused,
             [
                 ShapeReading(
@@ -71,7 +71,7 @@ class Readings:
 
     def awaits_snapshots(self) -> bool:
         """Whether some shape's table is still to be made, or may have to be; not if it was stopped."""
-        return not self._ledger.collector.is_certain or any(
+        return not self._ledger.routes.is_certain or any(
             self._ledger.plan.awaits_snapshot(status.shape) and status.state is not ShapeState.STOPPED
             for status in self._statuses()
         )

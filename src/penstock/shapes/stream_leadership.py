@@ -87,7 +87,7 @@ class KinesisLeadership(ShapesLeadership):
             now = time.monotonic()
             if now - asked_at >= _RETENTION_EVERY_S:
                 asked_at, retention = now, await _retention(stream, retention)
-            ledger.log.trim(ledger.tracker.minimum)
+            ledger.backlog.trim(ledger.tracker.minimum)
             shape, age = ledger.oldest_needed(datetime.now(UTC), now)
             self._board.note_source(retention.total_seconds(), age.total_seconds())
             late = {shape: late_sentence(f"shape {shape}", age, retention)} if is_late(age, retention) else {}

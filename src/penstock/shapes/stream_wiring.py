@@ -26,7 +26,7 @@ from penstock.shapes.pace.flush_tracker import FlushTracker
 from penstock.shapes.pace.held import Held, whole
 from penstock.shapes.preparation import Prepared
 from penstock.shapes.registry.decisions import needed_lsn
-from penstock.shapes.wiring import ShapesPipeline, Start, trees_at_start
+from penstock.shapes.wiring import ShapesPipeline, StartOffsets, trees_at_start
 
 
 class Streamed(NamedTuple):
@@ -63,7 +63,7 @@ class KinesisPipeline(ShapesPipeline):
         database: Database,
         say_needed: Callable[[SnapshotAgain], None],
     ) -> None:
-        start, begins = Start.of(prepared), StreamPosition.parse(streamed.begins)
+        start, begins = StartOffsets.of(prepared), StreamPosition.parse(streamed.begins)
         held = Held()
         trees, own_trees = trees_at_start(prepared.facts, start.known)
         routes = StreamRoutes({shape.name: shape.table for shape in shapes}, trees, own_trees)

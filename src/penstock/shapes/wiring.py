@@ -63,7 +63,7 @@ class Watch(Protocol):
         """Look once more, at the end."""
 
 
-class Start(NamedTuple):
+class StartOffsets(NamedTuple):
     """What is known of the shapes when changes may begin to come."""
 
     offsets: Mapping[str, LogOffset]
@@ -72,7 +72,7 @@ class Start(NamedTuple):
     """Of those: their Postgres tables, as the registry has them."""
 
     @classmethod
-    def of(cls, prepared: Prepared) -> Start:
+    def of(cls, prepared: Prepared) -> StartOffsets:
         """By what was decided."""
         actions = prepared.actions
         offsets = {action.shape: action.offset for action in actions if isinstance(action, Continue)}
@@ -92,7 +92,7 @@ class ShapesPipeline:
         shapes: Sequence[Shape],
         prepared: Prepared,
         *,
-        start: Start,
+        start: StartOffsets,
         ledger: ShapeBooks,
         source: ChangeSource,
         workplace: Workplace,
@@ -124,7 +124,7 @@ class ShapesPipeline:
         """What the shapes are doing."""
         return Readings(self.ledger, self.feed, self.work.rows)
 
-    def _enter_shapes(self, shapes: Sequence[Shape], prepared: Prepared, start: Start) -> None:
+    def _enter_shapes(self, shapes: Sequence[Shape], prepared: Prepared, start: StartOffsets) -> None:
         now = time.monotonic()
         for shape in shapes:
             self.ledger.add(
@@ -157,7 +157,7 @@ class PostgresPipeline(ShapesPipeline):
         say_needed: Callable[[SnapshotAgain], None],
     ) -> None:
         assert prepared.slot is not None, "changes come from it"
-        start, start_lsn = Start.of(prepared), prepared.slot.start_lsn
+        start, start_lsn = StartOffsets.of(prepared), prepared.slot.start_lsn
         held = Held()
         walk = incoming.walk(start_lsn)
         trees, own_trees = trees_at_start(prepared.facts, start.known)

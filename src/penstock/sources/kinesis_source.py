@@ -33,7 +33,7 @@ from penstock.kinesis.read.look import Look
 from penstock.kinesis.read.reach import UNLIMITED, Limit
 from penstock.kinesis.read.shard_ranges import read_range
 from penstock.kinesis.read.shards import ShardInfo, overlapping, parents_first
-from penstock.kinesis.read.stream_offset import INITIAL, ShardRange, Starting, StreamOffset
+from penstock.kinesis.read.stream_offset import INITIAL, ReadRange, Starting, StreamOffset
 from penstock.kinesis.read.watch import watch
 from penstock.sources.kinesis_options import FAIL, KinesisOptionError, KinesisOptions
 
@@ -59,7 +59,7 @@ class KinesisSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         self._options = KinesisOptions.parse(options)
-        self._found: list[ShardRange] = []
+        self._found: list[ReadRange] = []
 
     @classmethod
     def name(cls) -> str:
@@ -91,7 +91,7 @@ class KinesisSource(DataSource):
 class _Part(NamedTuple):
     """What one task reads, in this order."""
 
-    ranges: tuple[ShardRange, ...]
+    ranges: tuple[ReadRange, ...]
 
 
 class _Tasks:
@@ -114,7 +114,7 @@ class _Tasks:
 class KinesisBatchReader(DataSourceReader):
     """Reads what was found at `load()`, a shard a task."""
 
-    def __init__(self, options: KinesisOptions, found: list[ShardRange], schema: StructType) -> None:
+    def __init__(self, options: KinesisOptions, found: list[ReadRange], schema: StructType) -> None:
         self._tasks = _Tasks(options, schema)
         self._found = found
 
@@ -204,7 +204,7 @@ class _Driver:
         # What the initial offset stands for has to be kept, even if nothing was found.
         return start if end is begun else end.to_json()
 
-    def parts(self, ranges: list[ShardRange]) -> list[_Part]:
+    def parts(self, ranges: list[ReadRange]) -> list[_Part]:
         """What each task reads: shards that share partition keys go to one, in the order of their making."""
         shards = {shard.shard_id: shard for shard in parents_first(self._connected().shards())}
         gone = [each.shard_id for each in ranges if each.shard_id not in shards]

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.decoding.wal2json import Wal2Json
-from penstock.kinesis.write.partition_key import Fallback, PartitionKeys, UnknownRelation
+from penstock.kinesis.write.partition_key import Fallback, KeyColumns, PartitionKeys, UnknownRelation
 from penstock.model.key_indexes import KeyIndexes
+from penstock.model.relation import Relation
 
 TRICKY = st.sampled_from(
     [
@@ -72,7 +73,7 @@ def keys() -> PartitionKeys:
     return PartitionKeys(Wal2Json(), by_primary_key=True, fallback=Fallback.TABLE)
 
 
-def key_by_reading(known: dict[tuple[str, str], Any], payload: bytes) -> str:
+def key_by_reading(known: dict[Relation, KeyColumns], payload: bytes) -> str:
     """The key from a PartitionKeys that has never seen a payload, with the same knowledge of the catalog."""
     fresh = keys()
     fresh._known.update(known)

@@ -47,7 +47,7 @@ def parts(
 ) -> Parts:
     tracker = AckTracker(initial_lsn=start_lsn)
     keys = PartitionKeys(Wal2Json(), by_primary_key=True, fallback=Fallback.LSN)
-    keys.learn(KeyedRelation("public", "t", PK), KeyIndexes(["id"]))
+    keys.learn(KeyedRelation(Relation("public", "t"), PK), KeyIndexes(["id"]))
     walk = FrameWalk(Wal2Json(), confirmed_lsn=start_lsn)
     intake = Intake(
         tracker=tracker,
@@ -119,7 +119,7 @@ def test_when_a_transaction_was_committed_is_kept_until_it_is_delivered() -> Non
 
 def test_the_size_is_what_kinesis_counts() -> None:
     some = parts()
-    some.keys.learn(KeyedRelation("public", "ë", PK), KeyIndexes(["id"]))
+    some.keys.learn(KeyedRelation(Relation("public", "ë"), PK), KeyIndexes(["id"]))
     frames = [boundary("B", 100, 110), xlogdata(row(7)), xlogdata(row(7, table="ë"))]
 
     sizes = [event.record_size_bytes for event in some.take(*frames).events]
@@ -262,7 +262,7 @@ def test_logical_messages_are_counted_and_move_nothing(inside: bool) -> None:
 @pytest.mark.parametrize("payload", [b"", b"not json", b'{"action":"I","t":"a"b"}', b'{"x":1}'])
 def test_a_payload_that_cannot_be_read_is_published_all_the_same(payload: bytes) -> None:
     some = parts()
-    some.keys.learn(KeyedRelation("", "", b""), KeyIndexes())
+    some.keys.learn(KeyedRelation(Relation("", ""), b""), KeyIndexes())
     begin, _, commit = transaction(100, 110, 7)
 
     (event,) = some.take(begin, xlogdata(payload, wal_start=0x20), commit).events
@@ -278,7 +278,7 @@ def test_an_unknown_relation_stops_before_its_frame_and_nothing_is_taken_twice()
 
     first = some.intake.take(views, 0, NOW)
     assert (offsets(first.events), first.next_frame) == ([LogOffset(100, 0)], 2)
-    assert first.unknown == KeyedRelation("public", "u", PK)
+    assert first.unknown == KeyedRelation(Relation("public", "u"), PK)
 
     some.keys.learn(first.unknown, KeyIndexes(["id"]))
     second = some.intake.take(views, first.next_frame, NOW)

@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from penstock.capture import leadership as module
 from penstock.capture.leadership import Leadership
 from penstock.capture.slot_memory import SlotMemory
+from penstock.capture.wiring import SlotStart
 from penstock.errors import SlotBusy, SlotInvalid
 from penstock.postgres.leader.freshness import Freshness
 from penstock.postgres.leader.line import AnotherLeads, EnsuredSlot
@@ -71,9 +72,9 @@ class Site:
     def _made(self, *_: object, **__: object) -> Site:
         return self
 
-    def _wired(self, *_: object, note: SlotNote, note_store: object, **__: object) -> Site:
+    def _wired(self, *_: object, start: SlotStart, **__: object) -> Site:
         self.did.append("wired")
-        self.pipeline_note, self.pipeline_store = note, note_store
+        self.pipeline_note, self.pipeline_store = start.note, start.note_store
         return self
 
     # LeaderLine

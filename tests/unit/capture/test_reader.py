@@ -16,6 +16,7 @@ from penstock.kinesis.write.event import ChangeEvent
 from penstock.kinesis.write.partition_key import Fallback, PartitionKeys
 from penstock.model.key_indexes import KeyIndexes
 from penstock.model.lsn import format_lsn
+from penstock.model.relation import Relation
 from penstock.postgres.leader.answering import Answering
 from penstock.postgres.leader.freshness import Freshness
 from penstock.postgres.stream.feedback import Feedback
@@ -74,8 +75,8 @@ class Site:
             sink_room=self._sink_room,
         )
 
-    async def _key_indexes(self, schema: str, table: str) -> KeyIndexes:
-        self.asked.append(f"{schema}.{table}")
+    async def _key_indexes(self, relation: Relation) -> KeyIndexes:
+        self.asked.append(str(relation))
         return KeyIndexes()
 
     async def _replace(self, event: ChangeEvent) -> ChangeEvent:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.changelog.errors import ChangeLogBroken, ChangeLogTrimmed, SegmentUnreadable
-from penstock.changelog.index import BatchSummary, Portion, SegmentIndex, SegmentRange, Span
+from penstock.changelog.index import BatchSummary, LogPortion, SegmentIndex, SegmentRange, Span
 from penstock.changelog.log import ChangeLog
 from penstock.changelog.runs import create_run
 from penstock.changelog.scan import scan_run
@@ -154,7 +154,7 @@ class TestPlans:
         index.start_segment("one", 100)
         for end, tx_offset in ((1_000, 10), (100_000, 20), (200_000, 30)):
             span = Span(LogOffset(tx_offset, 0), txn(tx_offset))
-            index.add_batch(end, BatchSummary(span, {0: Portion(Span(span.first, span.first), 1)}))
+            index.add_batch(end, BatchSummary(span, {0: LogPortion(Span(span.first, span.first), 1)}))
             if tx_offset == 10:
                 index.persisted()
 
@@ -167,7 +167,7 @@ class TestPlans:
         index.relation_ids[ORDERS] = 0
         index.start_segment("one", 100)
         span = Span(LogOffset(10, 0), txn(10))
-        index.add_batch(1_000, BatchSummary(span, {0: Portion(span, 1)}))
+        index.add_batch(1_000, BatchSummary(span, {0: LogPortion(span, 1)}))
         index.seal()
         index.start_segment("two", 100)
 

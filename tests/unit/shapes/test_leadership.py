@@ -49,7 +49,7 @@ class Site:
         self.reading = asyncio.create_task(self._read())
         self.read_fails: Exception | None = None
         # The parts of a ledger.
-        self.tracker = self.log = self.plan = self
+        self.tracker = self.log = self.backlog = self.plan = self
 
     async def _read(self) -> None:
         try:

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from structlog.testing import capture_logs
 
+from penstock.decoding.plugins import STREAM_PLUGIN
 from penstock.kinesis.read.marked_stream import StreamAddress
 from penstock.model.shape import ShapesFile
 from penstock.settings.loading import load_shapes_settings
@@ -34,9 +35,10 @@ class Feed:
 def leadership(health: Health, stall_s: float) -> KinesisLeadership:
     nothing: Any = None
     file = ShapesFile("shapes.toml", "/lake", ())
+    source = StreamAddress("stream", "slot", "stream", "eu-west-1")
     return KinesisLeadership(
         load_shapes_settings({"STALL_S": str(stall_s)}, dotenv=None),
-        Order(file, nothing, StreamAddress("stream", "slot", "stream", "eu-west-1"), frozenset(), once=False),
+        Order(file, nothing, source, STREAM_PLUGIN, frozenset(), once=False),
         make_jobs=nothing,
         threads=nothing,
         service=Service(health, ShapesMetrics(), StatusBoard("shapes", health), asyncio.Event()),

@@ -27,7 +27,7 @@ _PENDING: Final = Failed(
 )
 
 
-class Held(NamedTuple):
+class HeldCredentials(NamedTuple):
     """Credentials as they were found."""
 
     credentials: ReadOnlyCredentials
@@ -55,7 +55,7 @@ class CredentialKeeper:
         self._open_session = open_session
         self._patience_s = patience_s
         self._session: Session | None = None
-        self._held: Held | None = None
+        self._held: HeldCredentials | None = None
         self._trouble: Failed | None = None
         self._has_looked = threading.Event()
         self._closed = threading.Event()
@@ -97,7 +97,7 @@ class CredentialKeeper:
             except RuntimeError as error:
                 # No more threads, for example: the next look may have one.
                 found = Failed("CredentialsRefresh", one_line(error), stream_fault=True)
-            if isinstance(found, Held):
+            if isinstance(found, HeldCredentials):
                 self._held, self._trouble = found, None
                 failures, patience_s = 0, self._patience_s
                 pause_s = pause_after(found, time.time())
@@ -110,9 +110,9 @@ class CredentialKeeper:
             self._has_looked.set()
             self._closed.wait(pause_s)
 
-    def _look(self, patience_s: float) -> Held | Failed:
+    def _look(self, patience_s: float) -> HeldCredentials | Failed:
         """Ask in a thread of its own, which may be left behind."""
-        answer: SimpleQueue[Held | Failed] = SimpleQueue()
+        answer: SimpleQueue[HeldCredentials | Failed] = SimpleQueue()
         threading.Thread(target=lambda: answer.put(self._ask()), name="credentials-look", daemon=True).start()
         try:
             return answer.get(timeout=patience_s)
@@ -125,7 +125,7 @@ class CredentialKeeper:
                 stream_fault=True,
             )
 
-    def _ask(self) -> Held | Failed:
+    def _ask(self) -> HeldCredentials | Failed:
         try:
             if self._session is None:
                 self._session = self._open_session()
@@ -141,10 +141,10 @@ class CredentialKeeper:
             return Failed(
                 "CredentialsRefresh", text if text.startswith(name) else f"{name}: {text}", stream_fault=True
             )
-        return Held(frozen, None if expiry is None else expiry.timestamp())
+        return HeldCredentials(frozen, None if expiry is None else expiry.timestamp())
 
 
-def pause_after(held: Held, now: float) -> float:
+def pause_after(held: HeldCredentials, now: float) -> float:
     """Seconds until the next look."""
     if held.expires_at is None:
         return _LONGEST_LOOK_S

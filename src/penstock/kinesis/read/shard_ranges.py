@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 
 from penstock.kinesis.read.client import ReadRecord, Start
 from penstock.kinesis.read.reach import Pages
-from penstock.kinesis.read.stream_offset import ShardRange
+from penstock.kinesis.read.stream_offset import ReadRange
 
 
-def read_range(client: Pages, part: ShardRange, lose: Callable[[str], None]) -> Iterator[list[ReadRecord]]:
+def read_range(client: Pages, part: ReadRange, lose: Callable[[str], None]) -> Iterator[list[ReadRecord]]:
     """The records, a list a page.
 
     `lose` is called with a sentence if records have expired since the range was found. If it returns, what is
@@ -33,7 +33,7 @@ def read_range(client: Pages, part: ShardRange, lose: Callable[[str], None]) -> 
             return
 
 
-def _expired(part: ShardRange, left: int | None) -> str:
+def _expired(part: ReadRange, left: int | None) -> str:
     end = "the shard's end" if part.last is None else str(part.last)
     rest = "nothing is left" if left is None else f"the oldest that is left is {left}"
     return f"shard {part.shard_id}: of the records {part.first} to {end} some expired unread; {rest}"

@@ -38,7 +38,7 @@ class ShardPosition(NamedTuple):
         return self[:3] == other[:3]
 
 
-class ShardRange(NamedTuple):
+class ReadRange(NamedTuple):
     """Records of one shard, both ends included."""
 
     shard_id: str
@@ -55,10 +55,10 @@ class StreamOffset(NamedTuple):
     """When it was found that nothing stood behind the positions that say so."""
     shards: Mapping[str, ShardPosition]
 
-    def ranges(self) -> list[ShardRange]:
+    def ranges(self) -> list[ReadRange]:
         """What the batch that ends here holds."""
         return [
-            ShardRange(shard_id, position.first, None if position.is_finished else position.after)
+            ReadRange(shard_id, position.first, None if position.is_finished else position.after)
             for shard_id, position in sorted(self.shards.items())
             if position.first is not None
         ]

@@ -15,12 +15,12 @@ from penstock.errors import LineStale, SinkOutage
 from penstock.kinesis.aws.outcome import Entry, Failed, MarkResult, Placed, Refused, Unsent
 from penstock.kinesis.marked.manifest import encode, partition_key
 from penstock.kinesis.write.event import ChangeEvent
-from penstock.kinesis.write.gate import Flight, SendGate, Vouched
+from penstock.kinesis.write.gate import Flight, SendGate
 from penstock.kinesis.write.mark_pace import MarkPace
 from penstock.kinesis.write.marks import Marks, Signature
 from penstock.kinesis.write.ports import MarkSink
-from penstock.status.capture_metrics import CaptureMetrics
-from penstock.status.health import Fault, Health
+from penstock.kinesis.write.sending import Sending
+from penstock.status.health import Fault
 
 _SAY_AGAIN_S = 5.0
 _LOOK_EVERY_S = 0.1
@@ -28,7 +28,7 @@ _LOOK_EVERY_S = 0.1
 _log = structlog.get_logger()
 
 
-class Frontier(Protocol):
+class AcceptedFrontier(Protocol):
     """Whoever knows up to where everything is accepted."""
 
     @property
@@ -48,26 +48,22 @@ class Marker:
         *,
         marks: Marks,
         signature: Signature,
-        tracker: Frontier,
+        tracker: AcceptedFrontier,
         sink: MarkSink,
-        freshness: Vouched,
-        health: Health,
-        metrics: CaptureMetrics,
+        sending: Sending,
         pace: MarkPace,
-        backoff: Callable[[int], float],
-        outage_limit_s: float,
     ) -> None:
         self._marks = marks
         self._signature = signature
         self._tracker = tracker
         self._sink = sink
-        self._freshness = freshness
-        self._gate = SendGate(freshness)
-        self._health = health
-        self._metrics = metrics
+        self._freshness = sending.freshness
+        self._gate = SendGate(sending.freshness)
+        self._health = sending.health
+        self._metrics = sending.metrics
         self._pace = pace
-        self._backoff = backoff
-        self._outage_limit_s = outage_limit_s
+        self._backoff = sending.backoff
+        self._outage_limit_s = sending.outage_limit_s
         self._threads = DaemonThreads(1, name="put-mark")
         self._turn = asyncio.Lock()
         self._wake = asyncio.Event()

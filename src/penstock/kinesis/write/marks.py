@@ -23,7 +23,7 @@ _FEW_TRANSACTIONS: Final = 8
 """As many tallies cost less than to keep the records of a request."""
 
 
-class Told(Protocol):
+class MarkableRecord(Protocol):
     """What a manifest has to know of a record."""
 
     @property
@@ -81,7 +81,7 @@ class Tally:
         self._truncated: dict[Relation, tuple[int, int]] = {}
         """(commit LSN, op_offset) of the last truncate."""
 
-    def add(self, events: Sequence[Told], entries: Sequence[Entry]) -> None:
+    def add(self, events: Sequence[MarkableRecord], entries: Sequence[Entry]) -> None:
         """These events were accepted there."""
         assert len(events) == len(entries), "an entry for each event"
         # In passes that the interpreter makes by itself: this is the path of every change.
@@ -196,7 +196,7 @@ class _Overtaking(NamedTuple):
     entries: list[Entry]
 
     @classmethod
-    def of(cls, events: Sequence[Told], entries: Sequence[Entry]) -> _Overtaking:
+    def of(cls, events: Sequence[MarkableRecord], entries: Sequence[Entry]) -> _Overtaking:
         """These records."""
         places = [event.commit_lsn for event in events]
         kept = [
@@ -355,7 +355,7 @@ class Marks:
                 left.append(above)
         self._overtaking = left
 
-    def _tally(self, events: Sequence[Told], entries: Sequence[Entry], complete_lsn: int) -> None:
+    def _tally(self, events: Sequence[MarkableRecord], entries: Sequence[Entry], complete_lsn: int) -> None:
         """Count records by transaction: those of one mostly stand together."""
         places = [event.commit_lsn for event in events]
         starts = [at for at in range(len(places)) if not at or places[at] != places[at - 1]]

@@ -33,8 +33,7 @@ class Fallback(StrEnum):
 class KeyedRelation(NamedTuple):
     """A table as a change names it, with the `pk` member's text: a changed key is another relation."""
 
-    schema: str
-    table: str
+    relation: Relation
     pk: bytes
     identity: tuple[str, ...] = ()
     """The names in the frame's `identity`; an insert has none."""
@@ -53,13 +52,13 @@ class KeyColumns(NamedTuple):
     """The primary key's columns, as the frame names them."""
 
     @classmethod
-    def of(cls, relation: KeyedRelation, listed: tuple[str, ...], indexes: KeyIndexes) -> KeyColumns:
+    def of(cls, keyed: KeyedRelation, listed: tuple[str, ...], indexes: KeyIndexes) -> KeyColumns:
         """The key of a relation with this primary key, with what the catalog knows of it now."""
-        prefix = f"{_encode(relation.schema)}.{_encode(relation.table)}/"
+        prefix = f"{_encode(keyed.relation.schema)}.{_encode(keyed.relation.table)}/"
         is_as_now = set(listed) == set(indexes.primary)
         primary = tuple(indexes.primary) if is_as_now else listed
-        names = choose_columns(primary, relation.identity, tuple(indexes.identity), is_as_now=is_as_now)
-        return cls(relation.pk, relation.identity, prefix, names, primary)
+        names = choose_columns(primary, keyed.identity, tuple(indexes.identity), is_as_now=is_as_now)
+        return cls(keyed.pk, keyed.identity, prefix, names, primary)
 
     def fits(self, identity: Sequence[Value]) -> bool:
         """Whether a frame with this `identity` may go by these columns.
@@ -124,7 +123,7 @@ class PartitionKeys:
         self._by_primary_key = by_primary_key
         self._fallback = fallback
         self._static = static
-        self._known: dict[tuple[str, str], KeyColumns] = {}
+        self._known: dict[Relation, KeyColumns] = {}
         self._scanner = decoder.scanner()
 
     @classmethod
@@ -137,12 +136,11 @@ class PartitionKeys:
             static=settings.static_value or "",
         )
 
-    def learn(self, relation: KeyedRelation, indexes: KeyIndexes) -> None:
+    def learn(self, keyed: KeyedRelation, indexes: KeyIndexes) -> None:
         """Remember which columns are a relation's key, by its frame and by what the catalog says."""
         self._scanner.forget()
-        self._known[relation.schema, relation.table] = KeyColumns.of(
-            relation, self._decoder.key_columns(relation.pk), indexes
-        )
+        listed = self._decoder.key_columns(keyed.pk)
+        self._known[keyed.relation] = KeyColumns.of(keyed, listed, indexes)
 
     def key(self, payload: bytes, wal_start: int) -> str:
         """The key of a row change; for a payload that can't be read, the fallback."""
@@ -162,12 +160,12 @@ class PartitionKeys:
             return self.fallback(wal_start)
         # A truncate names no row and no key: it must not pass for a table whose key is gone.
         has_row = bool(change.columns or change.identity)
-        key = row_key(change, self._known) if self._by_primary_key and has_row else None
+        relation = Relation(change.schema, change.table)
+        key = row_key(change, relation, self._known) if self._by_primary_key and has_row else None
         if key is None:
             return self.fallback(wal_start, change)
-        key_columns = self._known[change.schema, change.table]
+        key_columns = self._known[relation]
         if len(key_columns.names) == 1 and key[len(key_columns.prefix) :].isdigit():
-            relation = Relation(change.schema, change.table)
             self._scanner.learn(payload, relation, prefix=key_columns.prefix, name=key_columns.names[0])
         return key
 
@@ -180,15 +178,15 @@ class PartitionKeys:
         return format_lsn(wal_start)
 
 
-def row_key(change: RowChange, known: Mapping[tuple[str, str], KeyColumns]) -> str | None:
+def row_key(change: RowChange, relation: Relation, known: Mapping[Relation, KeyColumns]) -> str | None:
     """`schema.table/v1,v2` for the row after the change; None if the frame doesn't hold the whole key.
 
     The new row has precedence over the old identity, so that a key change goes under the new key.
     """
-    key_columns = known.get((change.schema, change.table))
+    key_columns = known.get(relation)
     pk, identity = bytes(change.pk), change.identity
     if key_columns is None or key_columns.pk != pk or (identity and not key_columns.fits(identity)):
-        raise UnknownRelation(KeyedRelation(change.schema, change.table, pk, _names(identity)))
+        raise UnknownRelation(KeyedRelation(relation, pk, _names(identity)))
     values = _values(change, key_columns.names)
     if values is None and not identity:
         # An insert after the index was dropped that updates and deletes had gone by.

@@ -87,7 +87,7 @@ class PublishPlan:
         refusal_patience_s: float = 0.0,
     ) -> None:
         self._batcher = batcher
-        self._max_requests = max_requests
+        self.max_requests = max_requests
         self._backoff = backoff
         self._refusal_patience_s = refusal_patience_s
         self._lanes: dict[str, deque[ChangeEvent] | None] = {}
@@ -132,7 +132,7 @@ class PublishPlan:
         """Whether still more events would only wait: no request is free, and the next is full with those
         that are `coming`.
         """
-        return self._under_way >= self._max_requests and self._batcher.is_full(coming=coming)
+        return self._under_way >= self.max_requests and self._batcher.is_full(coming=coming)
 
     def add(self, events: Sequence[ChangeEvent], now: float) -> None:
         """Take responsibility for events, oldest first."""
@@ -141,7 +141,7 @@ class PublishPlan:
 
     def next_request(self, now: float) -> Request | None:
         """The request to send now, or None."""
-        if self._under_way >= self._max_requests:
+        if self._under_way >= self.max_requests:
             return None
         if self._retries and self._retries[0][0] <= now:
             request = heapq.heappop(self._retries)[2]
@@ -157,7 +157,7 @@ class PublishPlan:
 
     def wake_at(self) -> float | None:
         """When `next_request` may have something that it has not now, if nothing else happens."""
-        if self._under_way >= self._max_requests:
+        if self._under_way >= self.max_requests:
             return None
         due_at = self._batcher.due_at()
         retry_at = self._retries[0][0] if self._retries else None

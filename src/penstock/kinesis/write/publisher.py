@@ -26,13 +26,13 @@ from penstock.kinesis.aws.outcome import (
 )
 from penstock.kinesis.write.client import KEYS_IGNORED
 from penstock.kinesis.write.event import ChangeEvent
-from penstock.kinesis.write.gate import Flight, SendGate, Vouched
+from penstock.kinesis.write.gate import Flight, SendGate
 from penstock.kinesis.write.outage import OutageClock
 from penstock.kinesis.write.plan import PublishPlan, Request, Settled
 from penstock.kinesis.write.ports import Acknowledgements, EventQueue, RecordSink
+from penstock.kinesis.write.sending import Sending
 from penstock.kinesis.write.undeliverable import REFUSED, UndeliverablePolicy
-from penstock.status.capture_metrics import CaptureMetrics
-from penstock.status.health import Fault, Health
+from penstock.status.health import Fault
 from penstock.status.loop_probe import LoopProbe
 
 _SAY_AGAIN_S = 5.0
@@ -61,11 +61,7 @@ class KinesisPublisher:
         plan: PublishPlan,
         sink: RecordSink,
         undeliverable: UndeliverablePolicy,
-        freshness: Vouched,
-        health: Health,
-        metrics: CaptureMetrics,
-        max_requests: int,
-        outage_limit_s: float,
+        sending: Sending,
         on_accepted: OnAccepted | None = None,
         look_every_s: float = 60.0,
     ) -> None:
@@ -76,24 +72,24 @@ class KinesisPublisher:
         self._plan = plan
         self._sink = sink
         self._undeliverable = undeliverable
-        self._freshness = freshness
-        self._gate = SendGate(freshness)
-        self._health = health
-        self._metrics = metrics
-        self._outage_limit_s = outage_limit_s
+        self._freshness = sending.freshness
+        self._gate = SendGate(sending.freshness)
+        self._health = sending.health
+        self._metrics = sending.metrics
+        self._outage_limit_s = sending.outage_limit_s
         self._look_every_s = look_every_s
-        self._threads = DaemonThreads(max_requests, name="put-records")
+        self._threads = DaemonThreads(plan.max_requests, name="put-records")
         self._wake = asyncio.Event()
         self._drained = asyncio.Event()
         self._looked = asyncio.Event()
-        self._probe = LoopProbe(is_busy=lambda: plan.is_active, note=metrics.loop_late.observe)
+        self._probe = LoopProbe(is_busy=lambda: plan.is_active, note=sending.metrics.loop_late.observe)
         self._flights: dict[asyncio.Future[Result], Flight] = {}
         self._failure: BaseException | None = None
         self._finishing = False
         """No request may begin any more."""
         self._ending: PenstockError | None = None
         """Why nothing more is sent; raised when all that has left is answered."""
-        self._clock = OutageClock(limit_s=outage_limit_s, now=time.monotonic())
+        self._clock = OutageClock(limit_s=sending.outage_limit_s, now=time.monotonic())
         self._said_at = float("-inf")
         self._record_code = ""
         """Kinesis' last word for a single record that it failed."""

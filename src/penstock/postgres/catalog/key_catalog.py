@@ -10,6 +10,7 @@ from psycopg import AsyncConnection
 
 from penstock.errors import ConnectionFailed
 from penstock.model.key_indexes import KeyIndexes
+from penstock.model.relation import Relation
 from penstock.postgres.connection import one_line
 
 _KEY_COLUMNS: LiteralString = """
@@ -32,28 +33,28 @@ class Catalog:
         self._connect = connect
         self._connection: AsyncConnection | None = None
 
-    async def key_indexes(self, schema: str, table: str) -> KeyIndexes:
+    async def key_indexes(self, relation: Relation) -> KeyIndexes:
         """The indexes that identify the table's rows now; a frame may be older than that.
 
         Empty if there are none, or no such table any more. Reads pg_catalog by name, which waits for no lock
         on the table.
         """
         try:
-            return await self._ask(schema, table)
+            return await self._ask(relation)
         except psycopg.OperationalError:
             # Questions are rare: the server may have ended an idle session long ago.
             self._connection = None
         except psycopg.Error as error:
             raise _unreadable(error) from error
         try:
-            return await self._ask(schema, table)
+            return await self._ask(relation)
         except psycopg.Error as error:
             raise _unreadable(error) from error
 
-    async def _ask(self, schema: str, table: str) -> KeyIndexes:
+    async def _ask(self, relation: Relation) -> KeyIndexes:
         if self._connection is None:
             self._connection = await self._connect()
-        cursor = await self._connection.execute(_KEY_COLUMNS, (schema, table))
+        cursor = await self._connection.execute(_KEY_COLUMNS, relation)
         columns = await cursor.fetchall()
         return KeyIndexes(
             primary=tuple([name for is_primary, _, name in columns if is_primary]),

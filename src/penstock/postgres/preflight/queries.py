@@ -7,6 +7,7 @@ from typing import Any, LiteralString
 
 from psycopg import AsyncConnection
 
+from penstock.model.relation import Relation
 from penstock.postgres.preflight.server_rules import CheckedServer, Places, Retention, RoleFacts
 from penstock.postgres.preflight.tables import CheckedTable
 
@@ -119,7 +120,7 @@ async def may_keep_note(connection: AsyncConnection) -> bool:
 async def read_tables(connection: AsyncConnection) -> list[CheckedTable]:
     """The database's permanent tables."""
     cursor = await connection.execute(_TABLES)
-    return [CheckedTable(*row) for row in await cursor.fetchall()]
+    return [CheckedTable(Relation(*row[:2]), *row[2:]) for row in await cursor.fetchall()]
 
 
 async def describe_session(connection: AsyncConnection, pid: int) -> str | None:

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from penstock.decoding.table_patterns import TablePattern, parse_patterns
 from penstock.finding import Finding
+from penstock.model.relation import Relation
 
 NAMES_SHOWN: Final = 20
 
@@ -14,8 +15,7 @@ NAMES_SHOWN: Final = 20
 class CheckedTable(NamedTuple):
     """A permanent table, or the parent of a partitioned one."""
 
-    schema: str
-    table: str
+    relation: Relation
     partitioned: bool
     """A parent: it holds no rows of its own."""
     partition: bool
@@ -29,7 +29,7 @@ class CheckedTable(NamedTuple):
     @property
     def name(self) -> str:
         """`schema.table`."""
-        return f"{self.schema}.{self.table}"
+        return f"{self.relation.schema}.{self.relation.table}"
 
 
 class TableRules(NamedTuple):
@@ -67,7 +67,7 @@ def judge_tables(
 
 
 def _any_matches(patterns: Sequence[TablePattern], table: CheckedTable) -> bool:
-    return any(pattern.matches(table.schema, table.table) for pattern in patterns)
+    return any(pattern.matches(table.relation) for pattern in patterns)
 
 
 def _patterns(
@@ -76,7 +76,7 @@ def _patterns(
     """Patterns that mean nothing: a typo, or the parent of a partitioned table."""
     findings = []
     for pattern in patterns:
-        meant = [table for table in tables if pattern.matches(table.schema, table.table)]
+        meant = [table for table in tables if pattern.matches(table.relation)]
         if not meant:
             findings.append(
                 Finding.warn(

@@ -24,8 +24,8 @@ class ShapeBooks:
     2. `offsets` is what the registry may know of the tables: only what was read back from them.
     """
 
-    collector: Routes
-    log: Backlog
+    routes: Routes
+    backlog: Backlog
 
     def __init__(self, *, held: Held, tracker: FlushTracker, plan: FlushPlan) -> None:
         """`held`: the one that the plan has, without any shape yet."""
@@ -61,7 +61,7 @@ class ShapeBooks:
     def begin_again(self, again: Iterable[SnapshotAgain], now: float) -> None:
         """These shapes' tables no longer count; the registry has to know it before more is done."""
         for step in again:
-            if self.collector.is_gone(step.shape):
+            if self.routes.is_gone(step.shape):
                 self.stop(step.shape, step.reason, now)
             else:
                 self.snapshot_again(step.shape, now)
@@ -106,7 +106,7 @@ class ShapeBooks:
     def cut(self, shape: str, cut_lsn: int) -> None:
         """A snapshot has its cut: transactions that commit before it will be in the table."""
         self._held.begin_copy(shape, cut_lsn)
-        self.collector.copy_begins(shape, cut_lsn)
+        self.routes.copy_begins(shape, cut_lsn)
 
     def snapshotted(self, shape: str, cut_lsn: int, now: float) -> bool:
         """The snapshot was read back from the table; returns whether it counts: another may be due."""

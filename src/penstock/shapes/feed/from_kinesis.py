@@ -132,9 +132,9 @@ class KinesisFeed:
 
     async def _take(self, links: Sequence[tuple[Link, Place | None]], arrived: datetime) -> None:
         for link, _ in links:
-            if unknown := self._ledger.log.unknown_shards(link) - self._expired:
-                self._ledger.log.know(await asyncio.to_thread(self._stream.shards))
-                self._expired |= unknown & self._ledger.log.unknown_shards(link)
+            if unknown := self._ledger.backlog.unknown_shards(link) - self._expired:
+                self._ledger.backlog.know(await asyncio.to_thread(self._stream.shards))
+                self._expired |= unknown & self._ledger.backlog.unknown_shards(link)
             again = self._ledger.take(link, arrived, time.monotonic())
             self._moved_at = time.monotonic()
             if again:
@@ -154,7 +154,7 @@ class KinesisFeed:
         position, links = self._chain.leap()
         start = StreamPosition.parse(position)
         self._moved_at = now
-        self._ledger.log.restart(start)
+        self._ledger.backlog.restart(start)
         again = self._ledger.lost(start.commit_lsn, str(gap), now)
         if again:
             await self._resnapshots.note(again)

@@ -29,8 +29,8 @@ class Ledger(ShapeBooks):
     ) -> None:
         """`held`: the one that the collector reads and the plan has, without any shape yet."""
         super().__init__(held=held, tracker=tracker, plan=plan)
-        self.collector = collector
-        self.log = log
+        self.routes = self.collector = collector
+        self.backlog = self.log = log
         self._open_bytes: dict[Relation, int] = {}
         """Of the open transaction: what was appended of each relation."""
 

@@ -42,7 +42,7 @@ class Resnapshots:
             self._ledger.begin_again(again, time.monotonic())
             await self.note(again)
             for shape, reason in again:
-                if self._ledger.collector.is_gone(shape):
+                if self._ledger.routes.is_gone(shape):
                     _log.error("shape_parked", shape=shape, detail=reason)
 
     async def note(self, again: Sequence[SnapshotAgain]) -> None:

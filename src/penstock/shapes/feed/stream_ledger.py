@@ -23,8 +23,8 @@ class StreamLedger(ShapeBooks):
     in the table, and no transaction has that commit LSN itself.
     """
 
-    collector: StreamRoutes
-    log: StreamBacklog
+    routes: StreamRoutes
+    backlog: StreamBacklog
 
     def __init__(
         self,
@@ -37,8 +37,8 @@ class StreamLedger(ShapeBooks):
     ) -> None:
         """`held`: the one that the plan has, without any shape yet."""
         super().__init__(held=held, tracker=tracker, plan=plan)
-        self.collector = routes
-        self.log = backlog
+        self.routes = routes
+        self.backlog = backlog
 
     def skip(self, shape: str, offset: LogOffset) -> None:
         """The registry knows that the shape's table has everything up to here that is for it."""
@@ -50,21 +50,21 @@ class StreamLedger(ShapeBooks):
         end_lsn = link.manifest.resolved_position.commit_lsn
         last = whole(end_lsn - 1)
         sizes: dict[str, int] = {}
-        for table in self.collector.tables:
-            size_bytes = bytes_of(link, self.collector.relations_of(table))
+        for table in self.routes.tables:
+            size_bytes = bytes_of(link, self.routes.relations_of(table))
             if not size_bytes:
                 continue
-            for shape in self.collector.followers(table) - self._parked:
+            for shape in self.routes.followers(table) - self._parked:
                 if self._held[shape] >= last:
                     continue
                 if self.tracker.progress(shape) is None:
                     # It has all that was ever sent to it, and nothing else was for it.
                     self._held.skip(shape, start)
                 sizes[shape] = size_bytes
-        self.log.append(link, arrived)
+        self.backlog.append(link, arrived)
         self._received(last, end_lsn, sizes, now)
         self.changes += link.manifest.changes if sizes else 0
-        again = self.collector.reached(end_lsn)
+        again = self.routes.reached(end_lsn)
         self.begin_again(again, now)
         return again
 
@@ -91,7 +91,7 @@ class StreamLedger(ShapeBooks):
         `at` is now by the clock that Kinesis has, too.
         """
         behind = self.tracker.stalled(now, 0.0)
-        oldest = self.log.oldest_needed(behind[0].offset) if behind else None
+        oldest = self.backlog.oldest_needed(behind[0].offset) if behind else None
         return ("", timedelta()) if oldest is None else (behind[0].shape, max(timedelta(), at - oldest))
 
 

@@ -1,4 +1,4 @@
-"""Cuts: a snapshot waits for its cut without holding slot and log for more than a moment.
+"""CopyCuts: a snapshot waits for its cut without holding slot and log for more than a moment.
 
 A cut comes from a temporary slot. Making one waits for every write transaction that is open, and for those
 that begin meanwhile too, and the slot keeps WAL on the server. So there are two waits:
@@ -98,8 +98,8 @@ async def given_up_when(is_over: Callable[[], bool]) -> AsyncIterator[None]:
             watching.cancel()
 
 
-class Cuts:
-    """Cuts for the snapshots of one leadership."""
+class CopyCuts:
+    """The cuts of the snapshots of one leadership."""
 
     def __init__(self, ledger: ShapeBooks, parameters: dict[str, Any], plugin: str) -> None:
         """`parameters`: of a connection; `plugin`: of the temporary slots."""
@@ -161,7 +161,7 @@ class Cuts:
         return exported
 
     def _is_out_of_patience(self) -> bool:
-        return self._patience.is_over(time.monotonic(), log_is_half_full=self._ledger.log.is_half_full)
+        return self._patience.is_over(time.monotonic(), log_is_half_full=self._ledger.backlog.is_half_full)
 
     def _waits(self, shape: str, sentence: str) -> None:
         if self._ledger.plan.waits(shape, sentence, time.monotonic()):

@@ -87,7 +87,7 @@ class JobRunner:
 
     async def run(self) -> None:
         """Run jobs until cancelled."""
-        plan, log = self._ledger.plan, self._ledger.log
+        plan, log = self._ledger.plan, self._ledger.backlog
         async with asyncio.TaskGroup() as group:
             while True:
                 self._wake.clear()

@@ -55,7 +55,7 @@ class StreamWatch:
 
     async def _look(self) -> None:
         trees, lsn, _ = await self._catalog.look({shape.table for shape in self._shapes})
-        routes = self._ledger.collector
+        routes = self._ledger.routes
         await self._snapshot_again(routes.look(trees, lsn))
         for shape in self._shapes:
             facts = self._work.facts(shape.name)

@@ -19,7 +19,7 @@ from penstock.postgres.catalog.table_tree import Tree
 from penstock.postgres.snapshot.content import Content
 from penstock.postgres.snapshot.export import SnapshotStale
 from penstock.shapes.feed.ledger import Ledger
-from penstock.shapes.flushing.cut import Cuts, transactions_end
+from penstock.shapes.flushing.cut import CopyCuts, transactions_end
 from penstock.shapes.flushing.removals import Removals
 from penstock.shapes.flushing.work import Work
 from penstock.shapes.following.rewrites import Doubt
@@ -60,7 +60,7 @@ class TableWatch:
         self._settling: asyncio.Task[None] | None = None
         self._removing: asyncio.Task[None] | None = None
         self._failures = 0
-        self._cuts = Cuts(ledger, parameters, catalog.slot_plugin)
+        self._cuts = CopyCuts(ledger, parameters, catalog.slot_plugin)
         self._in_doubt_since = math.inf
         """Since when something has been in doubt, and nothing of it settled; infinity if nothing is."""
         self._waits_for = ""

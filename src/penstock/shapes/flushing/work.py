@@ -27,7 +27,7 @@ from penstock.shapes.definition.table_rules import table_problems
 from penstock.shapes.feed.books import ShapeBooks
 from penstock.shapes.feed.collector import Collector
 from penstock.shapes.feed.resnapshots import Resnapshots
-from penstock.shapes.flushing.cut import Cuts
+from penstock.shapes.flushing.cut import CopyCuts
 from penstock.shapes.flushing.workplace import Database, Workplace
 from penstock.shapes.following.departures import Departure
 from penstock.shapes.following.drift import Drift, compare
@@ -79,7 +79,7 @@ class Work:
         self._ledger = ledger
         self._keeper = keeper
         self._catalog = database.catalog
-        self._cuts = Cuts(ledger, database.parameters, database.catalog.slot_plugin)
+        self._cuts = CopyCuts(ledger, database.parameters, database.catalog.slot_plugin)
         self._facts = dict(facts)
         self._resnapshots = resnapshots
         self._source = source
@@ -104,8 +104,8 @@ class Work:
     async def flush(self, shape: str) -> None:
         """Apply what is new in the log to the shape's table, in one commit."""
         async with self._turns[shape]:
-            log = self._ledger.log
-            relations = self._ledger.collector.relations_of(self._shapes[shape].table)
+            log = self._ledger.backlog
+            relations = self._ledger.routes.relations_of(self._shapes[shape].table)
             up_to = log.boundary_within(relations, self._ledger.held(shape), FLUSH_MAX_BYTES)
             has_more = up_to < log.last_persisted_txn_offset
             done = await self._flush(self._shapes[shape], relations, up_to)
@@ -156,7 +156,7 @@ class Work:
         self._refuse_parked(shape.name)
         facts = self._facts[shape.name]
         try:
-            ranges = self._ledger.log.read_plan(relations, self._ledger.held(shape.name), up_to)
+            ranges = self._ledger.backlog.read_plan(relations, self._ledger.held(shape.name), up_to)
             if not ranges:
                 return None
             try:
@@ -316,7 +316,7 @@ class Work:
     async def _altered(self, shape: str, facts: TableFacts) -> None:
         # Of partitions the registry knows what the collector has judged: one that was attached since is news
         # to the next look, and to whoever comes after a crash before it.
-        facts = facts._replace(tree=self._ledger.collector.tree_of(facts.relation, shape))
+        facts = facts._replace(tree=self._ledger.routes.tree_of(facts.relation, shape))
         self._facts[shape] = facts
         await self._keeper.update(lambda registry: registry.altered(shape, facts))
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from penstock.model.log_offset import LogOffset
 from penstock.shapes.pace.held import Held
-from penstock.shapes.pace.shape_plan import Job, ShapePlan, ShapeStatus, StalledShape, Start
+from penstock.shapes.pace.shape_plan import Job, JobStart, ShapePlan, ShapeStatus, StalledShape
 
 
 class FlushLimits(NamedTuple):
@@ -159,7 +159,7 @@ class FlushPlan:
             if plan.pending_since < math.inf and not plan.carries:
                 plan.hurried_since = min(plan.hurried_since, now)
 
-    def start(self, now: float) -> list[Start]:
+    def start(self, now: float) -> list[JobStart]:
         """What is to begin now; it counts as running from here on."""
         places = self._places()
         if not any(places.values()):
@@ -180,7 +180,7 @@ class FlushPlan:
             if places[job] > 0 and plan.running is None:
                 places[job] -= 1
                 self._begin(plan, job, now)
-                starts.append(Start(shape, job))
+                starts.append(JobStart(shape, job))
         return starts
 
     def next_at(self, now: float) -> float | None:

@@ -37,7 +37,7 @@ class ShapeState(Enum):
     """Set by `failed`; waits for the time of its next attempt, and nobody else waits for it."""
 
 
-class Start(NamedTuple):
+class JobStart(NamedTuple):
     """A job that is to begin now."""
 
     shape: str

@@ -30,10 +30,11 @@ from penstock.postgres.timeline import ServerIdentity, flushed_lsn, identify
 from penstock.settings.services import ShapesSettings
 from penstock.shapes.definition.shapes_file import ShapeFileError
 from penstock.shapes.flushing.job_runner import JobThreads
+from penstock.shapes.flushing.workplace import Database
 from penstock.shapes.following.drift import compare as drift_of
 from penstock.shapes.registry.places import open_registry
 from penstock.shapes.registry.registry import Registry
-from penstock.shapes.verify.cuts import Cuts, Led, Passing, Say, ShapeCheck
+from penstock.shapes.verify.cuts import Led, Passing, Say, ShapeCheck, VerifyCuts
 from penstock.shapes.verify.report import SHAPES, STREAM_SHAPES, ShapeResult, as_json, exit_code, print_text
 from penstock.shapes.verify.stream_shapes import StreamShapes
 from penstock.shapes.verify.verification import Verification
@@ -165,11 +166,8 @@ class _Comparing(NamedTuple):
                 checks,
                 jobs=open_verify_jobs(spark, self.file, source),
                 threads=threads,
-                catalog=self.catalog,
-                session=session,
-                parameters=self.line.parameters,
-                led=self._led,
-                timeout_s=self.run.timeout_s,
+                database=Database(self.catalog, self.line.parameters),
+                passing=Passing(session, self._led, self.run.timeout_s, self.say),
                 show_values=self.run.show_values,
                 say=self.say,
             ).run()
@@ -183,7 +181,7 @@ class _Comparing(NamedTuple):
         shapes = StreamShapes(
             spark,
             stream,
-            cuts=Cuts(self.catalog, self.line.parameters, plugin=plugin, say=self.say),
+            cuts=VerifyCuts(self.catalog, self.line.parameters, plugin=plugin, say=self.say),
             passing=Passing(session, self._led, self.run.timeout_s, self.say),
             say=self.say,
         )

@@ -126,7 +126,7 @@ class Passing:
             await asyncio.sleep(_POLL_S)
 
 
-class Cuts:
+class VerifyCuts:
     """Takes snapshots."""
 
     def __init__(self, catalog: ShapeCatalog, parameters: dict[str, Any], *, plugin: str, say: Say) -> None:

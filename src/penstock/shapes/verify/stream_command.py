@@ -28,7 +28,7 @@ from penstock.postgres.leader.line import LeaderLine
 from penstock.postgres.timeline import flushed_lsn
 from penstock.settings.services import CaptureSettings
 from penstock.shapes.verify.command import identity_of, showing_progress
-from penstock.shapes.verify.cuts import Cuts, Say, ShapeCheck
+from penstock.shapes.verify.cuts import Say, ShapeCheck, VerifyCuts
 from penstock.shapes.verify.report import STREAM, ShapeResult, as_json, exit_code, print_text
 from penstock.shapes.verify.stream_look import StreamLook
 from penstock.shapes.verify.stream_reading import StreamReading
@@ -95,7 +95,7 @@ async def verify_stream(
         catalog = ShapeCatalog(line.connect, decoder_for(STREAM_PLUGIN))
         named = (await asyncio.to_thread(told.tables)).keys()
         checks, results = await _checks(catalog, settings, run, named)
-        cuts = Cuts(catalog, line.parameters, plugin=settings.replication.output_plugin, say=say)
+        cuts = VerifyCuts(catalog, line.parameters, plugin=settings.replication.output_plugin, say=say)
         taken = await cuts.take(checks, stack)
         if taken is not None:
             exported, places = taken

@@ -11,7 +11,7 @@ from penstock.errors import PenstockError
 from penstock.lake.storages.stream_url import StreamUrl
 from penstock.lake.stream.told import Told
 from penstock.model.stream_position import StreamPosition
-from penstock.shapes.verify.cuts import Cuts, Passing, Say, ShapeCheck
+from penstock.shapes.verify.cuts import Passing, Say, ShapeCheck, VerifyCuts
 from penstock.shapes.verify.stream_look import StreamLook
 from penstock.shapes.verify.stream_reading import StreamReading
 
@@ -27,7 +27,7 @@ class StreamShapes:
     """
 
     def __init__(
-        self, spark: SparkSession, url: StreamUrl, *, cuts: Cuts, passing: Passing, say: Say
+        self, spark: SparkSession, url: StreamUrl, *, cuts: VerifyCuts, passing: Passing, say: Say
     ) -> None:
         self._spark = spark
         self._url = url

@@ -29,17 +29,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from typing import Any, Final
-
-from psycopg import AsyncConnection
+from typing import Final
 
 from penstock.errors import PenstockError
 from penstock.lake.comparison import Counts, PostgresAt
 from penstock.lake.ports import VerifyJobs
-from penstock.postgres.catalog.table_catalog import ShapeCatalog
 from penstock.postgres.snapshot.change_watch import ChangeWatch, watch_changes
 from penstock.shapes.flushing.job_runner import JobThreads
-from penstock.shapes.verify.cuts import Cuts, Led, Passing, Say, ShapeCheck
+from penstock.shapes.flushing.workplace import Database
+from penstock.shapes.verify.cuts import Passing, Say, ShapeCheck, VerifyCuts
 
 LOOKS_AGAIN: Final = 5
 
@@ -53,22 +51,18 @@ class Verification:
         *,
         jobs: VerifyJobs,
         threads: JobThreads,
-        catalog: ShapeCatalog,
-        session: AsyncConnection,
-        parameters: dict[str, Any],
-        led: Led,
-        timeout_s: float,
+        database: Database,
+        passing: Passing,
         show_values: bool,
         say: Say,
     ) -> None:
-        """`session` is one to watch the slot with."""
         self._checks = checks
         self._jobs = jobs
         self._threads = threads
-        self._plugin = catalog.decoder.plugin
-        self._cuts = Cuts(catalog, parameters, plugin=self._plugin, say=say)
-        self._passing = Passing(session, led, timeout_s, say)
-        self._parameters = parameters
+        self._plugin = database.catalog.decoder.plugin
+        self._cuts = VerifyCuts(database.catalog, database.parameters, plugin=self._plugin, say=say)
+        self._passing = passing
+        self._parameters = database.parameters
         self._show_values = show_values
         self._say = say
 

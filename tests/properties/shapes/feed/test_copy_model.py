@@ -20,7 +20,7 @@ from penstock.shapes.feed.ledger import Ledger
 from penstock.shapes.pace.flush_plan import FlushPlan
 from penstock.shapes.pace.flush_tracker import FlushTracker
 from penstock.shapes.pace.held import Held, whole
-from penstock.shapes.pace.shape_plan import Job, Start
+from penstock.shapes.pace.shape_plan import Job, JobStart
 
 TABLES = {"a": Relation("public", "a"), "other": Relation("public", "other")}
 START = 100
@@ -99,14 +99,14 @@ class CopyMachine(RuleBasedStateMachine):
             self.received += 1
         if self.received == len(self.wal):
             self.ledger.carry_out([Silence(self.wal_end)], 0.0)
-        if Start("other", Job.FLUSH) in self.started():
+        if JobStart("other", Job.FLUSH) in self.started():
             self.ledger.flushed("other", self.wal[self.received - 1].lsn, 0.0)
 
-    def started(self) -> list[Start]:
+    def started(self) -> list[JobStart]:
         starts = self.ledger.plan.start(0.0)
-        if Start("a", Job.SNAPSHOT) in starts:
+        if JobStart("a", Job.SNAPSHOT) in starts:
             self.attempt = "waits"
-        elif Start("a", Job.FLUSH) in starts:
+        elif JobStart("a", Job.FLUSH) in starts:
             self.flush()
         return starts
 

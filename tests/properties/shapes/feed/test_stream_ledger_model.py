@@ -119,7 +119,7 @@ class LedgerMachine(RuleBasedStateMachine):
         )  # fmt: skip
         self._forget()
         for link, _ in self.chain.take(manifest, 0):
-            self.ledger.log.know({shard.shard_id: shard for shard in self.stream.shards()})
+            self.ledger.backlog.know({shard.shard_id: shard for shard in self.stream.shards()})
             assert not self.ledger.take(link, self.stream.now, self.clock)
 
     @rule(data=st.data(), back=st.integers(0, 3))
@@ -141,14 +141,14 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(most=st.sampled_from([10, 30, 1_000_000]))
     def flush(self, most: int) -> None:
         self.clock += 1.0
-        self.ledger.log.flush(self.clock)
+        self.ledger.backlog.flush(self.clock)
         for shape, job in self.ledger.plan.start(self.clock):
             assert job is Job.FLUSH
             self._flush(shape, most)
 
     @rule()
     def trim(self) -> None:
-        self.ledger.log.trim(self.ledger.tracker.minimum)
+        self.ledger.backlog.trim(self.ledger.tracker.minimum)
 
     def teardown(self) -> None:
         self.mark(says_all=False)
@@ -160,7 +160,7 @@ class LedgerMachine(RuleBasedStateMachine):
         assert self.ledger.tracker.frontier_lsn == self.resolved
 
     def _flush(self, shape: str, most: int) -> None:
-        log, table = self.ledger.log, SHAPES[shape]
+        log, table = self.ledger.backlog, SHAPES[shape]
         after = self.ledger.held(shape)
         up_to = log.boundary_within({table}, after, most)
         found = [

@@ -13,7 +13,7 @@ from botocore.config import Config
 from botocore.credentials import ReadOnlyCredentials
 from botocore.session import Session
 
-from penstock.kinesis.aws.credentials import NO_CREDENTIALS, CredentialKeeper, Held, pause_after
+from penstock.kinesis.aws.credentials import NO_CREDENTIALS, CredentialKeeper, HeldCredentials, pause_after
 from penstock.kinesis.aws.outcome import Failed
 from penstock.kinesis.aws.session import ca_bundle_of, open_session
 from penstock.local.kinesis import ACCESS_KEY_ID
@@ -167,7 +167,7 @@ def test_a_look_that_hangs_is_left_behind(sts: FakeSts) -> None:
     ("expires_at", "pause_s"), [(None, 60.0), (10_000.0, 60.0), (1_020.0, 10.0), (1_001.0, 1.0), (900.0, 1.0)]
 )
 def test_the_next_look_comes_when_half_of_the_time_is_over(expires_at: float | None, pause_s: float) -> None:
-    held = Held(ReadOnlyCredentials("k", "s", None), expires_at)
+    held = HeldCredentials(ReadOnlyCredentials("k", "s", None), expires_at)
 
     assert pause_after(held, now=1_000.0) == pause_s
 

@@ -7,7 +7,7 @@ import pytest
 from penstock.kinesis.read.look import Reached, Task
 from penstock.kinesis.read.reach import UNLIMITED, Limit, reach
 from penstock.kinesis.read.shard_ranges import read_range
-from penstock.kinesis.read.stream_offset import ShardPosition, ShardRange
+from penstock.kinesis.read.stream_offset import ReadRange, ShardPosition
 from tests.stream_in_memory import StreamInMemory
 
 
@@ -85,7 +85,7 @@ def test_the_last_record_that_was_read_is_the_proof_that_nothing_expired() -> No
 
 def test_a_range_that_has_expired_is_told_and_what_is_left_is_read() -> None:
     stream, numbers = filled(4, 3600)
-    part = ShardRange(stream.open_shards()[0], numbers[0], numbers[2])
+    part = ReadRange(stream.open_shards()[0], numbers[0], numbers[2])
     losses: list[str] = []
 
     def read() -> list[int]:

@@ -17,6 +17,7 @@ from penstock.kinesis.write.event import ChangeEvent
 from penstock.kinesis.write.mark_pace import MarkPace
 from penstock.kinesis.write.marker import Marker
 from penstock.kinesis.write.marks import Marks, Signature
+from penstock.kinesis.write.sending import Sending
 from penstock.model.stream_position import History
 from penstock.postgres.leader.freshness import Freshness
 from penstock.status.capture_metrics import CaptureMetrics
@@ -85,12 +86,14 @@ def made(sink: Sink, *, vouched_s_ago: float = 0.0, outage_limit_s: float = 5.0)
         signature=Signature("7", "slot", "0123456789ab", History(1, {})),
         tracker=tracker,
         sink=sink,
-        freshness=Freshness(limit_s=5.0, now=time.clock_gettime(time.CLOCK_BOOTTIME) - vouched_s_ago),
-        health=health,
-        metrics=CaptureMetrics(),
+        sending=Sending(
+            Freshness(limit_s=5.0, now=time.clock_gettime(time.CLOCK_BOOTTIME) - vouched_s_ago),
+            health,
+            CaptureMetrics(),
+            backoff=lambda attempt: 0.001,
+            outage_limit_s=outage_limit_s,
+        ),
         pace=MarkPace(interval_s=0.001, now=time.monotonic()),
-        backoff=lambda attempt: 0.001,
-        outage_limit_s=outage_limit_s,
     )
     marker.on_moved(lambda: moved.append(marker.frontier_lsn))
     return Made(marker, sink, tracker, health, moved)

@@ -16,6 +16,7 @@ from penstock.kinesis.write.partition_key import (
     choose_columns,
 )
 from penstock.model.key_indexes import KeyIndexes
+from penstock.model.relation import Relation
 from penstock.settings.kinesis import PartitionKeySettings
 
 WAL_START = 0x16_B374D848
@@ -60,7 +61,7 @@ class Catalog:
             return keys.key(frame, WAL_START)
         except UnknownRelation as unknown:
             self.asked.append(unknown.relation)
-            keys.learn(unknown.relation, self.indexes.get(unknown.relation.table, KeyIndexes()))
+            keys.learn(unknown.relation, self.indexes.get(unknown.relation.relation.table, KeyIndexes()))
             return keys.key(frame, WAL_START)
 
 
@@ -208,7 +209,7 @@ def test_the_catalog_is_asked_once_a_relation() -> None:
     for table in ("t", "u", "t", "u"):
         catalog.key(keys, payload(table=table, columns={"id": 1}))
 
-    assert [relation.table for relation in catalog.asked] == ["t", "u"]
+    assert [keyed.relation.table for keyed in catalog.asked] == ["t", "u"]
 
 
 def test_a_changed_primary_key_is_looked_up_again() -> None:
@@ -226,7 +227,7 @@ def test_the_unknown_relation_says_what_to_ask_for() -> None:
     with pytest.raises(UnknownRelation) as raised:
         by_primary_key().key(payload(schema="s", table="t", columns={"id": 1}), WAL_START)
 
-    assert raised.value.relation == KeyedRelation("s", "t", b'[{"name":"id","type":"integer"}]')
+    assert raised.value.relation == KeyedRelation(Relation("s", "t"), b'[{"name":"id","type":"integer"}]')
 
 
 @pytest.mark.parametrize(
@@ -394,5 +395,7 @@ def test_keys_are_made_as_the_settings_say(settings: dict[str, str], key: str) -
     )
     with suppress(UnknownRelation):
         keys.key(payload, 90)
-    keys.learn(KeyedRelation("public", "t", b'[{"name":"id","type":"integer"}]'), KeyIndexes(["id"]))
+    keys.learn(
+        KeyedRelation(Relation("public", "t"), b'[{"name":"id","type":"integer"}]'), KeyIndexes(["id"])
+    )
     assert keys.key(payload, 90) == key

@@ -21,6 +21,7 @@ from penstock.kinesis.write.client import KEYS_IGNORED
 from penstock.kinesis.write.event import ChangeEvent
 from penstock.kinesis.write.plan import PublishPlan
 from penstock.kinesis.write.publisher import KinesisPublisher
+from penstock.kinesis.write.sending import Sending
 from penstock.kinesis.write.undeliverable import UndeliverablePolicy
 from penstock.postgres.leader.freshness import Freshness
 from penstock.status.capture_metrics import CaptureMetrics
@@ -97,11 +98,13 @@ def parts(
         undeliverable=UndeliverablePolicy(
             store=store, slot="slot", summary=Wal2Json().summary, health=health, metrics=metrics, backoff=soon
         ),
-        freshness=Freshness(limit_s=5.0, now=time.monotonic() - vouched_s_ago),
-        health=health,
-        metrics=metrics,
-        max_requests=2,
-        outage_limit_s=outage_limit_s,
+        sending=Sending(
+            Freshness(limit_s=5.0, now=time.monotonic() - vouched_s_ago),
+            health,
+            metrics,
+            backoff=soon,
+            outage_limit_s=outage_limit_s,
+        ),
         look_every_s=0.05,
     )
     return Parts(publisher, queue, tracker, health, metrics)

@@ -9,6 +9,7 @@ from penstock.capture import app  # noqa: F401 - with it, every error class is d
 from penstock.decoding.decoder import Unreadable
 from penstock.errors import PenstockError
 from penstock.kinesis.write.partition_key import KeyedRelation, UnknownRelation
+from penstock.model.relation import Relation
 from penstock.postgres.leader.lock import slot_hash64
 
 
@@ -48,7 +49,7 @@ def test_errors_travel_between_processes(kind: type[PenstockError]) -> None:
 
 
 def test_errors_that_never_leave_their_module_are_picklable_too() -> None:
-    relation = KeyedRelation("public", "t", b"[]")
+    relation = KeyedRelation(Relation("public", "t"), b"[]")
 
     assert pickle.loads(pickle.dumps(UnknownRelation(relation))).relation == relation
     assert str(pickle.loads(pickle.dumps(Unreadable("why")))) == "why"

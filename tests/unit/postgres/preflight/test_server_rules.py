@@ -12,6 +12,7 @@ from penstock.finding import Finding, Level, as_text, worst
 from penstock.kinesis.aws.credentials import NO_CREDENTIALS
 from penstock.kinesis.aws.outcome import Failed
 from penstock.kinesis.stream_check import judge_refusal, judge_stream
+from penstock.model.relation import Relation
 from penstock.postgres.preflight.server_rules import (
     MUCH_RETAINED_BYTES,
     CheckedServer,
@@ -118,8 +119,7 @@ def test_many_tables_are_counted_not_listed() -> None:
     rules = TableRules(None, None, by_primary_key=False, fallback="lsn", numeric_as_string=True)
     tables = [
         CheckedTable(
-            "public",
-            f"t{number:02}",
+            Relation("public", f"t{number:02}"),
             partitioned=False,
             partition=False,
             has_identity=False,

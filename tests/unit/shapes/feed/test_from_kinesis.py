@@ -121,7 +121,7 @@ def test_a_gap_at_the_start_is_said_at_once_and_who_is_behind_it_goes_on() -> No
     assert desk.ledger.plan.awaits_snapshot("a")
     assert not desk.ledger.plan.awaits_snapshot("b")
     assert desk.feed.received_lsn == 220
-    assert desk.ledger.log.last_seen_txn_offset == whole(219)
+    assert desk.ledger.backlog.last_seen_txn_offset == whole(219)
 
 
 def test_behind_a_gap_there_may_be_nothing_to_apply() -> None:
@@ -130,7 +130,7 @@ def test_behind_a_gap_there_may_be_nothing_to_apply() -> None:
     desk.run()
     assert [again.shape for again in desk.noted] == ["a", "b"]
     assert desk.feed.received_lsn == desk.ledger.tracker.frontier_lsn == 200
-    assert desk.ledger.log.last_seen_txn_offset == whole(199)
+    assert desk.ledger.backlog.last_seen_txn_offset == whole(199)
 
     desk = Desk([manifest(200, 200)], [manifest(200, 210)])
     desk.run()
@@ -195,7 +195,7 @@ def test_what_a_former_primary_wrote_and_the_server_does_not_have_is_left_out() 
         desk.run()
     assert desk.noted == []
     assert desk.feed.received_lsn == 125
-    assert desk.ledger.log.last_seen_txn_offset == whole(124)
+    assert desk.ledger.backlog.last_seen_txn_offset == whole(124)
     (said,) = [event["detail"] for event in logs if event["event"] == "manifests_left_out"]
     assert "up to 0/82 of timeline 1, which the server, on timeline 2, doesn't have" in said
 

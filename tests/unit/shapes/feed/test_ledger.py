@@ -17,7 +17,7 @@ from penstock.shapes.feed.ledger import Ledger
 from penstock.shapes.pace.flush_plan import FlushPlan
 from penstock.shapes.pace.flush_tracker import FlushTracker
 from penstock.shapes.pace.held import Held, whole
-from penstock.shapes.pace.shape_plan import Job, ShapeState, Start
+from penstock.shapes.pace.shape_plan import Job, JobStart, ShapeState
 
 ORDERS = Relation("public", "orders")
 START = 100
@@ -54,7 +54,7 @@ def test_a_transaction_waits_for_those_it_touched(ledger: Ledger) -> None:
     assert ledger.carry_out(transaction(200, "old", "new"), 1.0) == []
     assert ledger.tracker.frontier_lsn == START
     assert ledger.log.last_seen_txn_offset == whole(200)
-    assert set(ledger.plan.start(1.0)) == {Start("old", Job.FLUSH), Start("new", Job.FLUSH)}
+    assert set(ledger.plan.start(1.0)) == {JobStart("old", Job.FLUSH), JobStart("new", Job.FLUSH)}
 
     ledger.flushed("old", 200, 2.0)
     assert ledger.tracker.frontier_lsn == START
@@ -97,7 +97,7 @@ def test_a_parked_shape_costs_nothing_until_it_is_copied(ledger: Ledger) -> None
     ledger.carry_out(transaction(200, "new"), 1.0)
     assert ledger.tracker.frontier_lsn == 208
     ledger.carry_out(transaction(300, "old", "new"), 1.0)
-    assert ledger.plan.start(1.0) == [Start("new", Job.SNAPSHOT), Start("old", Job.FLUSH)]
+    assert ledger.plan.start(1.0) == [JobStart("new", Job.SNAPSHOT), JobStart("old", Job.FLUSH)]
     ledger.flushed("old", 300, 2.0)
     assert ledger.tracker.frontier_lsn == 308
 
@@ -109,7 +109,7 @@ def test_a_parked_shape_costs_nothing_until_it_is_copied(ledger: Ledger) -> None
     ledger.cut("new", 450)
     assert ledger.snapshotted("new", 450, 5.0)
     assert ledger.tracker.frontier_lsn == 449, "the transaction at 500 is still to come for `new`"
-    assert ledger.plan.start(5.0) == [Start("new", Job.FLUSH)]
+    assert ledger.plan.start(5.0) == [JobStart("new", Job.FLUSH)]
     ledger.flushed("new", 500, 6.0)
     assert ledger.tracker.frontier_lsn == 508
 
@@ -147,12 +147,12 @@ def test_a_copy_that_fails_or_came_too_early_parks_its_shape_again(ledger: Ledge
     assert not ledger.snapshotted("new", 150, 3.0)
     assert ledger.tracker.frontier_lsn == 208
     assert ledger.offsets() == {"old": 90}
-    assert ledger.plan.start(3.0) == [Start("new", Job.SNAPSHOT)]
+    assert ledger.plan.start(3.0) == [JobStart("new", Job.SNAPSHOT)]
     ledger.begin_copy("new", 3.0)
     ledger.carry_out(transaction(300, "new"), 3.0)
     ledger.failed("new", "no room", 4.0)
     assert ledger.tracker.frontier_lsn == 308
-    assert ledger.plan.start(9.0) == [Start("new", Job.SNAPSHOT)]
+    assert ledger.plan.start(9.0) == [JobStart("new", Job.SNAPSHOT)]
     ledger.begin_copy("new", 9.0)
     assert ledger.snapshotted("new", 400, 9.0)
     assert ledger.offsets() == {"old": 90, "new": 399}
@@ -184,7 +184,7 @@ def test_a_copy_that_gets_no_cut_holds_nobody(ledger: Ledger) -> None:
     ledger.cut("new", 500)
     ledger.plan.copying("new", 4.0)
     assert ledger.snapshotted("new", 500, 5.0)
-    assert ledger.plan.start(5.0) == [Start("new", Job.FLUSH)]
+    assert ledger.plan.start(5.0) == [JobStart("new", Job.FLUSH)]
     assert ledger.tracker.frontier_lsn == 499
 
 
@@ -200,7 +200,7 @@ def test_a_stopped_shape_is_parked_until_its_snapshot_is_asked_for(ledger: Ledge
 
     ledger.carry_out([SnapshotAgain("old", "mended")], 2.0)
     ledger.noted("old")
-    assert ledger.plan.start(2.0) == [Start("old", Job.SNAPSHOT)]
+    assert ledger.plan.start(2.0) == [JobStart("old", Job.SNAPSHOT)]
 
 
 def test_only_what_was_read_back_from_a_table_is_for_the_registry(ledger: Ledger) -> None:

@@ -49,7 +49,7 @@ def test_the_slowest_counts() -> None:
     ledger = ledger_of("a", "b")
     assert ledger.oldest_needed(CAME, 0.0) == ("", timedelta())
     ledger.take(link(100, 110, "a"), CAME, 0.0)
-    ledger.log.flush(0.0)
+    ledger.backlog.flush(0.0)
     ledger.take(link(110, 120, "b"), CAME + HOUR, 0.0)
     assert ledger.oldest_needed(CAME + 3 * HOUR, 0.0) == ("a", 3 * HOUR)
     assert ledger.oldest_needed(CAME - HOUR, 0.0) == ("a", timedelta()), "clocks differ"

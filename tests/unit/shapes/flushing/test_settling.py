@@ -53,7 +53,7 @@ class Snapshot:
 
 
 class Site:
-    """Stands for the catalog, the collector, Work, Removals and Cuts; writes down who does what."""
+    """Stands for the catalog, the collector, Work, Removals and CopyCuts; writes down who does what."""
 
     def __init__(self) -> None:
         self.did: list[str] = []
@@ -119,7 +119,7 @@ class Site:
         self.doubts.remove(doubt)
         return [SnapshotAgain("a", doubt.suspicion)]
 
-    # Cuts
+    # CopyCuts
     async def attempt(self, stack: AsyncExitStack) -> Snapshot:
         self.did.append("cut")
         if self.attempts:
@@ -161,7 +161,7 @@ class Site:
 def site(monkeypatch: pytest.MonkeyPatch) -> Site:
     for name in ("_LOOK_EVERY_S", "_AFTER_FAILURE_S", "_LOOK_AT_STREAM_S"):
         monkeypatch.setattr(module, name, 0.0)
-    monkeypatch.setattr(module, "Cuts", lambda ledger, *_: ledger)
+    monkeypatch.setattr(module, "CopyCuts", lambda ledger, *_: ledger)
     site = Site()
     monkeypatch.setattr(module, "transactions_end", site.transactions_end)
     return site

@@ -44,7 +44,7 @@ from penstock.shapes.following.drift import Drift
 from penstock.shapes.pace.flush_plan import FlushLimits, FlushPlan
 from penstock.shapes.pace.flush_tracker import FlushTracker
 from penstock.shapes.pace.held import Held, whole
-from penstock.shapes.pace.shape_plan import Job, ShapeState, Start
+from penstock.shapes.pace.shape_plan import Job, JobStart, ShapeState
 from penstock.shapes.registry.decisions import Continue, ServerFacts, decide
 from penstock.shapes.registry.keeper import RegistryKeeper
 from penstock.shapes.registry.registry import Copy, Registry, ShapeEntry
@@ -176,7 +176,7 @@ class Desk:
         while True:
             await self.work.flush("a")
             ends.append(self.ledger.held("a").tx_offset)
-            if Start("a", Job.FLUSH) not in self.ledger.plan.start(time.monotonic()):
+            if JobStart("a", Job.FLUSH) not in self.ledger.plan.start(time.monotonic()):
                 return ends
 
     async def need(self, again: Sequence[SnapshotAgain]) -> None:
@@ -278,7 +278,7 @@ async def test_upkeep_is_due_when_a_flush_finds_that_the_table_needs_it(desk: De
 
     await desk.work.flush("a")
 
-    assert desk.ledger.plan.start(time.monotonic()) == [Start("a", Job.UPKEEP)]
+    assert desk.ledger.plan.start(time.monotonic()) == [JobStart("a", Job.UPKEEP)]
 
 
 async def test_what_went_to_the_quarantine_is_counted_and_said(desk: Desk) -> None:
@@ -440,7 +440,7 @@ async def test_a_copy_that_waits_while_its_shape_is_stopped_mends_it(
     await asyncio.sleep(0)
     again = SnapshotAgain("a", "a label was renamed")
     await desk.need([again])
-    assert desk.ledger.plan.start(time.monotonic()) == [Start("a", Job.SNAPSHOT)]
+    assert desk.ledger.plan.start(time.monotonic()) == [JobStart("a", Job.SNAPSHOT)]
     copies = asyncio.create_task(desk.work.snapshot("a"))
     await asyncio.sleep(0)
 
@@ -567,7 +567,7 @@ async def test_a_copy_that_is_too_early_is_not_noted(desk: Desk, monkeypatch: py
     monkeypatch.setattr(desk.work, "_refuse_problems", lambda *_: None)
     monkeypatch.setattr(cut, "export_snapshot", late)
     await desk.need([SnapshotAgain("a", "a label was renamed")])
-    assert desk.ledger.plan.start(time.monotonic()) == [Start("a", Job.SNAPSHOT)]
+    assert desk.ledger.plan.start(time.monotonic()) == [JobStart("a", Job.SNAPSHOT)]
 
     await desk.work.snapshot("a")
 

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.model.log_offset import BEFORE_ALL, OP_INFINITY, LogOffset
 from penstock.shapes.pace.flush_plan import FlushPlan
-from penstock.shapes.pace.shape_plan import Job, ShapeState, ShapeStatus, StalledShape, Start
+from penstock.shapes.pace.shape_plan import Job, JobStart, ShapeState, ShapeStatus, StalledShape
 from tests.flush_limits import flush_limits
 
 LIMITS = flush_limits(flushes=2, pending_bytes=100, longest_backoff_s=8.0)
@@ -47,7 +47,7 @@ def test_after_a_silence_a_change_is_flushed_at_once() -> None:
     plan = plan_of("a")
     plan.sent("a", at(5), 1, now=3.0)
     assert state(plan, "a", 3.0) is ShapeState.WAITING
-    assert plan.start(3.0) == [Start("a", Job.FLUSH)]
+    assert plan.start(3.0) == [JobStart("a", Job.FLUSH)]
     assert state(plan, "a", 3.0) is ShapeState.FLUSHING
     assert plan.start(99.0) == [], "one job at a time"
     plan.finished("a", at(5), 4.0)
@@ -58,7 +58,7 @@ def test_after_a_silence_a_change_is_flushed_at_once() -> None:
 def test_a_copy_lifts_a_stop_that_came_before_it_began_to_copy() -> None:
     plan = plan_of("a")
     plan.snapshot("a", 1.0)
-    assert plan.start(1.0) == [Start("a", Job.SNAPSHOT)]
+    assert plan.start(1.0) == [JobStart("a", Job.SNAPSHOT)]
     plan.stop("a", "it has no key", 2.0)
 
     plan.copying("a", 3.0)
@@ -73,7 +73,7 @@ def test_a_stop_counts_that_comes_while_the_copy_runs_or_if_it_never_begins() ->
     plan = plan_of("a", "b")
     for shape in ("a", "b"):
         plan.snapshot(shape, 1.0)
-        assert plan.start(1.0) == [Start(shape, Job.SNAPSHOT)]
+        assert plan.start(1.0) == [JobStart(shape, Job.SNAPSHOT)]
         if shape == "a":
             plan.copying(shape, 1.0)
         plan.stop(shape, "it has no key", 2.0)
@@ -269,13 +269,17 @@ def test_a_snapshot_has_its_own_place_and_its_shape_is_not_flushed() -> None:
         plan.sent(shape, at(5), 500, now=0.0)
     plan.snapshot("a", 1.0)
     plan.snapshot("b", 2.0)
-    assert plan.start(2.0) == [Start("c", Job.FLUSH), Start("d", Job.FLUSH), Start("a", Job.SNAPSHOT)]
+    assert plan.start(2.0) == [
+        JobStart("c", Job.FLUSH),
+        JobStart("d", Job.FLUSH),
+        JobStart("a", Job.SNAPSHOT),
+    ]
     assert state(plan, "a", 2.0) is ShapeState.SNAPSHOTTING
     assert state(plan, "b", 2.0) is ShapeState.WAITING
     plan.finished("c", at(5), 3.0)
     assert plan.start(3.0) == [], "neither of them may be flushed"
     plan.finished("a", at(5), 4.0)
-    assert plan.start(4.0) == [Start("b", Job.SNAPSHOT)]
+    assert plan.start(4.0) == [JobStart("b", Job.SNAPSHOT)]
     assert plan.status(4.0)[0] == ShapeStatus("a", ShapeState.IDLE, at(5), 0, None)
 
 
@@ -283,11 +287,11 @@ def test_before_the_end_no_copy_begins_and_one_that_runs_is_finished() -> None:
     plan = plan_of("a", "b", "c")
     plan.snapshot("a", 0.0)
     plan.snapshot("b", 0.0)
-    assert plan.start(0.0) == [Start("a", Job.SNAPSHOT)]
+    assert plan.start(0.0) == [JobStart("a", Job.SNAPSHOT)]
     plan.begin_no_snapshots()
     plan.finished("a", at(5), 1.0)
     plan.sent("c", at(5), 1, now=1.0)
-    assert plan.start(1.0) == [Start("c", Job.FLUSH)]
+    assert plan.start(1.0) == [JobStart("c", Job.FLUSH)]
 
 
 def test_what_came_behind_the_cut_is_flushed_after_the_snapshot() -> None:
@@ -298,7 +302,7 @@ def test_what_came_behind_the_cut_is_flushed_after_the_snapshot() -> None:
     plan.sent("a", at(5), 1, now=1.0)
     plan.sent("a", at(7), 1, now=2.0)
     plan.finished("a", at(6), 3.0)
-    assert plan.start(3.0) == [Start("a", Job.FLUSH)]
+    assert plan.start(3.0) == [JobStart("a", Job.FLUSH)]
 
 
 def test_a_snapshot_waits_for_the_flush_that_runs() -> None:
@@ -308,7 +312,7 @@ def test_a_snapshot_waits_for_the_flush_that_runs() -> None:
     plan.snapshot("a", 1.0)
     assert plan.start(1.0) == []
     plan.finished("a", at(5), 2.0)
-    assert plan.start(2.0) == [Start("a", Job.SNAPSHOT)]
+    assert plan.start(2.0) == [JobStart("a", Job.SNAPSHOT)]
 
 
 def test_a_snapshot_asked_for_while_one_runs_is_taken_after_it() -> None:
@@ -317,7 +321,7 @@ def test_a_snapshot_asked_for_while_one_runs_is_taken_after_it() -> None:
     plan.start(0.0)
     plan.snapshot("a", 1.0)
     plan.finished("a", at(5), 2.0)
-    assert plan.start(2.0) == [Start("a", Job.SNAPSHOT)]
+    assert plan.start(2.0) == [JobStart("a", Job.SNAPSHOT)]
     plan.finished("a", at(6), 3.0)
     assert plan.start(99.0) == []
 
@@ -329,7 +333,7 @@ def test_a_failed_snapshot_is_tried_again_once_whatever_was_asked_meanwhile() ->
     plan.snapshot("a", 1.0)
     plan.failed("a", "no spare slot", 2.0)
     assert plan.start(2.9) == []
-    assert plan.start(3.0) == [Start("a", Job.SNAPSHOT)]
+    assert plan.start(3.0) == [JobStart("a", Job.SNAPSHOT)]
     plan.finished("a", at(5), 4.0)
     assert plan.start(99.0) == []
 
@@ -347,7 +351,7 @@ def test_a_stopped_shape_has_no_jobs_until_a_snapshot_is_asked_for() -> None:
     assert state(plan, "a", 1e6) is ShapeState.STOPPED
     assert plan.stalled(61.0, after_s=60.0) == [StalledShape("a", 61.0, at(0), "it has no key")]
     plan.snapshot("a", 70.0)
-    assert plan.start(70.0) == [Start("a", Job.SNAPSHOT)], "and its failures are forgotten"
+    assert plan.start(70.0) == [JobStart("a", Job.SNAPSHOT)], "and its failures are forgotten"
     plan.finished("a", at(9), 71.0)
     assert plan.status(71.0) == [ShapeStatus("a", ShapeState.IDLE, at(9), 0, None)]
 
@@ -375,16 +379,16 @@ def test_upkeep_takes_no_place_of_a_flush() -> None:
     plan.start(0.0)
     plan.finished("a", at(1), 1.0)
     plan.finished("b", at(1), 1.0)
-    assert plan.start(1.0) == [Start("a", Job.UPKEEP)], "one at a time"
+    assert plan.start(1.0) == [JobStart("a", Job.UPKEEP)], "one at a time"
     assert state(plan, "a", 1.0) is ShapeState.TENDING
     for shape in "abcd":
         plan.sent(shape, at(2), 1, now=2.0)
-    assert plan.start(2.0) == [Start("c", Job.FLUSH), Start("d", Job.FLUSH)]
+    assert plan.start(2.0) == [JobStart("c", Job.FLUSH), JobStart("d", Job.FLUSH)]
     plan.finished("c", at(2), 3.0)
-    assert plan.start(3.0) == [Start("b", Job.FLUSH)], "a waits for the end of its upkeep"
+    assert plan.start(3.0) == [JobStart("b", Job.FLUSH)], "a waits for the end of its upkeep"
     plan.tended("a")
     plan.finished("d", at(2), 4.0)
-    assert plan.start(4.0) == [Start("a", Job.FLUSH), Start("c", Job.UPKEEP)]
+    assert plan.start(4.0) == [JobStart("a", Job.FLUSH), JobStart("c", Job.UPKEEP)]
 
 
 def test_upkeep_never_runs_beside_a_job_of_its_shape() -> None:
@@ -393,14 +397,14 @@ def test_upkeep_never_runs_beside_a_job_of_its_shape() -> None:
     plan.start(0.0)
     plan.sent("a", at(2), 1, now=0.5)
     plan.finished("a", at(1), 5.0)
-    assert plan.start(5.0) == [Start("a", Job.FLUSH)], "both are due: it is flushed first"
+    assert plan.start(5.0) == [JobStart("a", Job.FLUSH)], "both are due: it is flushed first"
     plan.sent("a", at(3), 500, now=6.0)
     plan.finished("a", at(2), 7.0)
-    assert plan.start(7.0) == [Start("a", Job.UPKEEP)], "a busy shape is tended all the same"
+    assert plan.start(7.0) == [JobStart("a", Job.UPKEEP)], "a busy shape is tended all the same"
     assert plan.start(8.0) == []
     plan.tended("a")
     assert plan.status(8.0)[0].pending_bytes == 500
-    assert plan.start(8.0) == [Start("a", Job.FLUSH)]
+    assert plan.start(8.0) == [JobStart("a", Job.FLUSH)]
 
 
 def test_upkeep_waits_for_a_shape_that_fails_or_awaits_its_snapshot() -> None:
@@ -413,9 +417,9 @@ def test_upkeep_waits_for_a_shape_that_fails_or_awaits_its_snapshot() -> None:
     plan.failed("a", "no", 2.0)
     assert plan.start(2.5) == []
     plan.snapshot("a", 2.6)
-    assert plan.start(9.0) == [Start("a", Job.SNAPSHOT)]
+    assert plan.start(9.0) == [JobStart("a", Job.SNAPSHOT)]
     plan.finished("a", at(2), 10.0)
-    assert plan.start(10.0) == [Start("a", Job.UPKEEP)]
+    assert plan.start(10.0) == [JobStart("a", Job.UPKEEP)]
 
 
 def test_a_stalled_shape_is_named_with_its_age_offset_and_error() -> None:
