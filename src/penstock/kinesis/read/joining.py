@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from msgspec.structs import replace
@@ -30,6 +31,18 @@ def joined(first: Link, second: Link) -> Link | None:
         tables=_tables(one, two),
     )
     return Link(whole, first.start)
+
+
+def all_joined(links: Iterable[Link]) -> list[Link]:
+    """Links in order, each joined with those before it where that is exact."""
+    found: list[Link] = []
+    for link in links:
+        whole = joined(found[-1], link) if found else None
+        if whole is None:
+            found.append(link)
+        else:
+            found[-1] = whole
+    return found
 
 
 def _shards(one: Manifest, two: Manifest) -> dict[str, ShardRange]:
