@@ -152,6 +152,8 @@ def _read(client: StreamClient, span: ShardSpan, longest: int) -> Iterator[ReadR
                 f"{client.stream}, {span.shard} ends before {span.last}, which a manifest names: the stream"
                 " isn't the one that was written to"
             )
+        # The next one comes while this one would still be held.
+        del page
 
 
 def _pages(client: StreamClient, span: ShardSpan) -> Iterator[Page]:
@@ -163,11 +165,14 @@ def _pages(client: StreamClient, span: ShardSpan) -> Iterator[Page]:
     count = -(-expected // MOST_RECORDS)
     most = -(-expected // count)
     start = Start.at(span.first)
-    for number, page in enumerate(client.pages(span.shard, start, most=most), start=1):
-        yield page
+    left = count
+    for page in client.pages(span.shard, start, most=most):
+        left -= 1
         if page.records:
             start = Start.after(page.records[-1].sequence)
-        if number >= count and most < MOST_RECORDS:
+        yield page
+        del page
+        if left <= 0 and most < MOST_RECORDS:
             break
     else:
         return
