@@ -5,7 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import cast
 
+import pytest
+
 from penstock.kinesis.marked.manifest import ACTION, Manifest, ShardRange, encode, partition_key
+from penstock.kinesis.read import joining
 from penstock.kinesis.read.client import StreamClient
 from penstock.kinesis.read.marked_plan import ReadLimits
 from penstock.model.stream_position import StreamPosition
@@ -87,3 +90,9 @@ def test_manifests_of_a_leadership_take_the_room_of_one() -> None:
 
     (task,) = tasks
     assert [portion.changes for portion in task.portions] == [15]
+
+
+def test_but_not_more_than_a_task_can_have_in_mind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joining, "_MOST_CHANGES", 10)
+    (task,) = driver_of(written(5, 0, 5, 4, 20, 1)).everything(0.0)
+    assert [portion.changes for portion in task.portions] == [10, 4, 20, 1]
