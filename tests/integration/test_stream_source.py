@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -14,12 +13,10 @@ from penstock.kinesis.read.errors import RecordsExpired, StreamReadError
 from penstock.kinesis.read.marked_stream import MarkedStream, StreamAddress
 from penstock.local.kinesis import LocalKinesis
 from penstock.local.postgres import PrivatePostgres
-from penstock.model.shape import ShapesFile
 from penstock.model.stream_position import StreamPosition
 from penstock.postgres.slot.moving import SlotMover
 from penstock.settings.loading import load_stream_source
 from penstock.shapes.definition.source_check import address_of, check_source
-from penstock.shapes.registry.registry import FileRegistry, Registry
 from tests.servers.capture_site import CaptureSite
 
 MARKED = {"KINESIS_MARKED_STREAM": "true"}
@@ -51,13 +48,6 @@ def write(site: CaptureSite, *ids: int) -> None:
     site.wait_until_confirmed()
 
 
-def registry_at(directory: Path, lsn: int) -> ShapesFile:
-    store = FileRegistry(directory)
-    store.read()
-    store.write(Registry("7", 1, "shapes", lsn, {}))
-    return ShapesFile("shapes.toml", str(directory), ())
-
-
 def test_manifests_are_read_from_a_position_on(site: CaptureSite, address: StreamAddress) -> None:
     with site.capture(**MARKED) as capture:
         capture.wait_for_log("streaming")
@@ -86,10 +76,9 @@ def test_a_shard_that_is_no_more_has_lost_its_records(address: StreamAddress) ->
     client.close()
 
 
-def test_check_says_what_the_stream_lacks(site: CaptureSite, address: StreamAddress, tmp_path: Path) -> None:
+def test_check_says_what_the_stream_lacks(site: CaptureSite, address: StreamAddress) -> None:
     settings = load_stream_source(f"kinesis://{site.stream}?slot={site.slot}")
-    empty = ShapesFile("shapes.toml", str(tmp_path / "empty"), ())
-    (unmarked,) = check_source(settings, empty)
+    (unmarked,) = check_source(settings, lambda: None)
     assert (unmarked.level, unmarked.subject) == (Level.FAIL, "stream")
     assert f"has no manifests of the slot {site.slot}" in unmarked.found
     with pytest.raises(StreamReadError, match="KINESIS_MARKED_STREAM=true"):
@@ -98,15 +87,15 @@ def test_check_says_what_the_stream_lacks(site: CaptureSite, address: StreamAddr
     with site.capture(**MARKED) as capture:
         capture.wait_for_log("streaming")
         write(site, 1)
-        found = check_source(settings, empty)
+        found = check_source(settings, lambda: None)
         assert [(each.level, each.subject) for each in found] == [
             (Level.OK, "stream"),
             (Level.OK, "manifests"),
         ]
         assert "keeps records 24 h" in found[0].found
-        _, reaches = check_source(settings, registry_at(tmp_path / "now", site.wal_end()))
+        _, reaches = check_source(settings, lambda: StreamPosition(1, site.wal_end()))
         assert (reaches.level, reaches.subject) == (Level.OK, "manifests")
-        _, lacks = check_source(settings, registry_at(tmp_path / "old", 0x1000))
+        _, lacks = check_source(settings, lambda: StreamPosition(1, 0x1000))
         assert (lacks.level, lacks.subject) == (Level.FAIL, "manifests")
         assert "the slowest shape needs them from 0/1000 of timeline 1 on" in lacks.found
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -13,8 +14,10 @@ from penstock.kinesis.marked.manifest import Manifest
 from penstock.kinesis.marked.pointer import is_pointer
 from penstock.kinesis.read.chain import Link
 from penstock.kinesis.read.errors import RecordsExpired, StreamReadError
-from penstock.kinesis.read.manifest_log import ManifestLog, Place
-from penstock.kinesis.read.marked_plan import PATIENCE_S, MarkedOffset, MarkedPlan, ReadLimits
+from penstock.kinesis.read.joining import all_joined
+from penstock.kinesis.read.manifest_ages import newest
+from penstock.kinesis.read.manifest_log import Arrived, ManifestLog, Place
+from penstock.kinesis.read.marked_plan import BOUNDED, PATIENCE_S, MarkedOffset, MarkedPlan
 from penstock.kinesis.read.marked_ranges import MarkedTask, ShardSpan, has_begin, plan_tasks, read_task
 from penstock.kinesis.read.newest import Newest
 from penstock.kinesis.read.shards import ShardInfo
@@ -25,6 +28,7 @@ from penstock.sources.marked_query import EARLIEST, MarkedQuery
 from penstock.sources.marked_rows import Typed, of_tables
 
 _LONGEST_STEP: Final = 1024
+_TIP_EVERY_S: Final = 10.0
 _LOOKED_AT: Final = 5
 """So many of a table's newest manifests tell its columns."""
 _PARTS: Final = 2
@@ -49,7 +53,10 @@ class MarkedDriver:
         self._query = query
         self._stream = query.open()
         self._log = ManifestLog(query.open(query.marks_stream), query.slot)
-        self.plan = MarkedPlan(self._log.read, query.slot)
+        self.plan = MarkedPlan(self._fetch, query.slot)
+        self._furthest: Arrived | None = None
+        """Of the manifests that were read."""
+        self._tip_read_at = float("-inf")
         self._looked_since: float | None = None
         self._known: dict[str, ShardInfo] = {}
 
@@ -58,12 +65,12 @@ class MarkedDriver:
         return self._earliest() if self._query.start == EARLIEST else self._latest()
 
     def _latest(self) -> MarkedOffset | None:
-        newest = Newest()
+        found = Newest()
         for part in self._log.backwards():
-            newest.take(part)
-            if newest.is_certain:
+            found.take(part)
+            if found.is_certain:
                 break
-        return newest.offset
+        return found.offset
 
     def _earliest(self) -> MarkedOffset | None:
         """The first manifest whose records are there, or empty ones directly before it.
@@ -111,6 +118,29 @@ class MarkedDriver:
         ends = (manifest.resolved for _, manifest in self._log.read(offset.place))
         return max(ends, default=offset.resolved)
 
+    def tip(self, now: float) -> Arrived | None:
+        """The manifest that reaches furthest, at most some seconds ago; None: none was read yet.
+
+        The plan stops reading where a batch is full. Then the end of the manifests is looked at, which takes
+        a call or two: not with every batch.
+        """
+        if not self.plan.is_at_tip and now - self._tip_read_at >= _TIP_EVERY_S:
+            self._tip_read_at = now
+            # Whoever only wants to know how far behind a query is must not end it.
+            with suppress(StreamReadError):
+                self._note(newest(self._log))
+        return self._furthest
+
+    def _fetch(self, after: Place | None) -> Iterator[tuple[Place, Manifest]]:
+        for found in self._log.arrivals(after):
+            self._note(found)
+            yield found.place, found.manifest
+
+    def _note(self, found: Arrived | None) -> None:
+        known = self._furthest
+        if found is not None and (known is None or found.manifest.resolved >= known.manifest.resolved):
+            self._furthest = found
+
     def begin_patiently(self, now: float) -> MarkedOffset | None:
         """The same; an error if none has come for long."""
         found = self.begin()
@@ -141,7 +171,7 @@ class MarkedDriver:
         plan = MarkedPlan(lambda _after: reading, self._query.slot)
         found: list[MarkedTask] = []
         while True:
-            start, end = end, plan.advance(end, ReadLimits(), now, up_to=_END_OF_ALL)
+            start, end = end, plan.advance(end, BOUNDED, now, up_to=_END_OF_ALL)
             if end == start:
                 return found
             found += self._tasks(plan.links(start, end, now), end)
@@ -151,7 +181,9 @@ class MarkedDriver:
         return self._tasks(self.plan.links(start, end, now), end)
 
     def _tasks(self, links: Sequence[Link], end: MarkedOffset) -> list[MarkedTask]:
-        ours = [link for link in links if self._touches(link.manifest)]
+        # Those without changes hold those together that they stand between.
+        wanted = (link for link in links if self._touches(link.manifest) or not link.manifest.changes)
+        ours = [link for link in all_joined(wanted) if link.manifest.changes]
         return plan_tasks(ours, self._shards_of(link.manifest for link in ours), end.resolved) if ours else []
 
     def look(self) -> Typed:

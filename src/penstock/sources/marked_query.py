@@ -9,11 +9,12 @@ from typing import Final, NamedTuple
 from penstock.kinesis.read.client import StreamClient
 from penstock.kinesis.read.client_pool import CLIENTS
 from penstock.kinesis.read.errors import StreamReadError
-from penstock.kinesis.read.marked_plan import ReadLimits
+from penstock.kinesis.read.marked_plan import BOUNDED, ReadLimits
 from penstock.model.relation import Relation
 from penstock.sources.log_source import COMMA_OUTSIDE_QUOTES
 
 STREAM: Final = "kinesis.streamname"
+_FAIL: Final = "failondataloss"
 _OPTIONS: Final = {
     STREAM: "kinesis.streamName",
     "kinesis.region": "kinesis.region",
@@ -25,6 +26,7 @@ _OPTIONS: Final = {
     "raw": "raw",
     "maxchangesperbatch": "maxChangesPerBatch",
     "maxbytesperbatch": "maxBytesPerBatch",
+    _FAIL: "failOnDataLoss",
 }
 """Spark gives their names in lower case."""
 EARLIEST: Final = "earliest"
@@ -59,6 +61,11 @@ class MarkedQuery(NamedTuple):
         for name in (STREAM, "kinesis.region", "slot"):
             if not given.get(name):
                 raise StreamReadError(f"option {_OPTIONS[name]} is missing")
+        if (text := given.get(_FAIL, "true").lower()) != "true":
+            raise StreamReadError(
+                f"option {_OPTIONS[_FAIL]}, {text!r}: must be true. A batch holds whole transactions:"
+                " what is missing can't be left out. Fix: a new checkpoint begins behind what is lost"
+            )
         start = given.get("startingposition", EARLIEST).lower()
         if start not in (EARLIEST, _LATEST):
             raise StreamReadError(f"option startingPosition, {start!r}: must be {EARLIEST} or {_LATEST}")
@@ -72,7 +79,10 @@ class MarkedQuery(NamedTuple):
             start,
             tables,
             not tables or given.get("raw", "false").lower() == "true",
-            ReadLimits(_limit(given, "maxchangesperbatch"), _limit(given, "maxbytesperbatch")),
+            ReadLimits(
+                _limit(given, "maxchangesperbatch", BOUNDED.changes),
+                _limit(given, "maxbytesperbatch", BOUNDED.size_bytes),
+            ),
         )
 
     def open(self, stream: str | None = None) -> StreamClient:
@@ -91,9 +101,9 @@ def _tables(text: str) -> tuple[Relation, ...]:
         raise StreamReadError(f"option table, {text!r}: {error}; say schema.table,schema.table") from None
 
 
-def _limit(given: Mapping[str, str], name: str) -> int | None:
+def _limit(given: Mapping[str, str], name: str, default: int | None) -> int | None:
     if name not in given:
-        return None
+        return default
     if not given[name].isascii() or not given[name].isdigit() or int(given[name]) < 1:
         raise StreamReadError(f"option {_OPTIONS[name]}, {given[name]!r}: must be a whole number, 1 or more")
     return int(given[name])

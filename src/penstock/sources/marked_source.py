@@ -110,9 +110,9 @@ class MarkedStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
         return _json(self.driver.plan.advance(offset, limits, now, up_to=self._available))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The newest manifest that is known: how far behind a query is."""
-        newest = self.driver.plan.newest
-        return None if newest is None else {"resolved": newest}
+        """Where the stream ends, and when that came: how far behind a query is."""
+        tip = self.driver.tip(time.monotonic())
+        return None if tip is None else {"resolved": tip.manifest.resolved, "arrived": tip.at.isoformat()}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks between two offsets."""

@@ -142,7 +142,8 @@ class StreamClient:
     def pages(self, shard_id: str, start: Start, *, most: int = MOST_RECORDS) -> Iterator[Page]:
         """Pages from `start` on, for as long as the caller wants more, or until a closed shard ends.
 
-        An empty page is no end: it only means that nothing was found this time. `most`: records a page.
+        An empty page is no end: it only means that nothing was found this time. `most`: records a page. None
+        is held here when the next is asked for: two large ones are more than a small process has room for.
         """
         iterator = self._iterator(shard_id, start)
         while True:
@@ -154,16 +155,18 @@ class StreamClient:
                 # It was not used for five minutes: the caller took its time.
                 iterator = self._iterator(shard_id, start)
                 continue
-            found: FoundPage = answer[PAGE]
-            records = [_record(each) for each in found.records]
-            if records:
-                start = Start.after(records[-1].sequence)
-            if sum(len(record.data) for record in records) >= _LARGE_PAGE:
+            found: FoundPage = answer.pop(PAGE)
+            page, following = _page(found), found.next_shard_iterator
+            del found
+            if page.records:
+                start = Start.after(page.records[-1].sequence)
+            if sum(len(record.data) for record in page.records) >= _LARGE_PAGE:
                 self._may_call_at.pop(shard_id, None)
-            yield Page(records, found.millis_behind_latest or 0, found.next_shard_iterator is None)
-            if found.next_shard_iterator is None:
+            yield page
+            del page
+            if following is None:
                 return
-            iterator = found.next_shard_iterator
+            iterator = following
 
     def close(self) -> None:
         """Close idle connections."""
@@ -226,6 +229,11 @@ def _shard(found: dict[str, Any]) -> ShardInfo:
         tuple(parent for parent in parents if parent),
         "EndingSequenceNumber" in found["SequenceNumberRange"],
     )
+
+
+def _page(found: FoundPage) -> Page:
+    records = [_record(each) for each in found.records]
+    return Page(records, found.millis_behind_latest or 0, found.next_shard_iterator is None)
 
 
 def _record(found: FoundRecord) -> ReadRecord:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple
 
 from penstock.kinesis.read.client import StreamClient
@@ -24,6 +24,7 @@ class ClientPool:
     To make a client takes some 50 ms, and a connection with TLS as long again: more than a batch of one row
     needs for the rest. A worker of Spark's has one task at a time and lives through many. A client with which
     something went wrong is not lent again, nor is one that has grown old: so new credentials count soon.
+    Old ones are closed when any client is given back, also those of streams that nobody reads any more.
     """
 
     def __init__(self) -> None:
@@ -44,6 +45,8 @@ class ClientPool:
             taken.client.close()
             raise
         idle.append(taken)
+        for each in list(self._idle.values()):
+            _close_old(each)
 
 
 CLIENTS: Final = ClientPool()
@@ -56,6 +59,19 @@ def _take(idle: list[_Idle]) -> _Idle | None:
             found = idle.pop()
         except IndexError:
             return None
-        if time.monotonic() - found.made_at < _RENEWED_AFTER_S:
+        if not _is_old(found):
             return found
         found.client.close()
+
+
+def _close_old(idle: list[_Idle]) -> None:
+    for each in list(idle):
+        if _is_old(each):
+            # Somebody else may have taken it meanwhile.
+            with suppress(ValueError):
+                idle.remove(each)
+                each.client.close()
+
+
+def _is_old(idle: _Idle) -> bool:
+    return time.monotonic() - idle.made_at >= _RENEWED_AFTER_S

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from msgspec.structs import replace
@@ -10,6 +11,7 @@ from penstock.kinesis.marked.manifest import Manifest, ShardRange, TableMark
 from penstock.kinesis.read.chain import Link
 
 _MOST_TABLES: Final = 1_000
+_MOST_CHANGES: Final = 100_000
 
 
 def joined(first: Link, second: Link) -> Link | None:
@@ -30,6 +32,21 @@ def joined(first: Link, second: Link) -> Link | None:
         tables=_tables(one, two),
     )
     return Link(whole, first.start)
+
+
+def all_joined(links: Iterable[Link]) -> list[Link]:
+    """Links in order, each joined with those before it where that is exact.
+
+    They don't grow large: whoever reads one has the positions of all its changes in mind until it ends.
+    """
+    found: list[Link] = []
+    for link in links:
+        whole = joined(found[-1], link) if found else None
+        if whole is None or whole.manifest.changes > _MOST_CHANGES:
+            found.append(link)
+        else:
+            found[-1] = whole
+    return found
 
 
 def _shards(one: Manifest, two: Manifest) -> dict[str, ShardRange]:

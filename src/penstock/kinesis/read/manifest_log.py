@@ -15,6 +15,9 @@ _BACK: Final = tuple(timedelta(minutes=12**step) for step in range(6))
 """How far the parts of `backwards` reach: a minute, twelve of them, 2.4 hours, … half a year."""
 
 
+_SECOND: Final = timedelta(seconds=1)
+
+
 class Place(NamedTuple):
     """Where a manifest stands."""
 
@@ -65,13 +68,15 @@ class ManifestLog:
         return self._client.listed_at or datetime.now(UTC)
 
     def _read(self, starts: Iterator[tuple[ShardInfo, Start]]) -> Iterator[Arrived]:
+        began: datetime | None = None
         for shard, start in starts:
+            began = began or self._client.listed_at
             for page in self._client.pages(shard.shard_id, start):
                 for record in page.records:
                     if record.partition_key == self._key:
                         place = Place(shard.shard_id, record.sequence)
                         yield Arrived(place, self._manifest(shard, record.data), record.arrived)
-                if _is_tip(shard, page):
+                if _is_tip(shard, page, began):
                     return
 
     def backwards(self) -> Iterator[Iterator[tuple[Place, Manifest]]]:
@@ -97,12 +102,13 @@ class ManifestLog:
                     yield Place(shard.shard_id, record.sequence), self._manifest(shard, record.data)
 
     def _records(self, shard: ShardInfo, start: Start, end: int | None) -> Iterator[ReadRecord]:
+        began = self._client.listed_at
         for page in self._client.pages(shard.shard_id, start):
             for record in page.records:
                 if end is not None and record.sequence >= end:
                     return
                 yield record
-            if _is_tip(shard, page):
+            if _is_tip(shard, page, began):
                 return
 
     def _ours(self) -> list[ShardInfo]:
@@ -128,10 +134,15 @@ class ManifestLog:
             ) from None
 
 
-def _is_tip(shard: ShardInfo, page: Page) -> bool:
+def _is_tip(shard: ShardInfo, page: Page, began: datetime | None) -> bool:
     """Whether more can come only here, and later: a shard has children when it is closed.
 
-    A closed one goes on until Kinesis says that it ends: that may be with its last records, or with an empty
-    page behind them.
+    1. A closed one goes on until Kinesis says that it ends: that may be with its last records, or with an
+       empty page behind them.
+    2. Whoever reads an open one as fast as it is written never sees its end. What arrived after the reading
+       began (by the clock of Kinesis, which tells whole seconds) is left for the next.
     """
-    return page.behind_ms == 0 and not shard.is_closed
+    if shard.is_closed:
+        return False
+    is_later = began is not None and bool(page.records) and page.records[-1].arrived > began + _SECOND
+    return page.behind_ms == 0 or is_later

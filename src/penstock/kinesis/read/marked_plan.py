@@ -42,6 +42,10 @@ class ReadLimits(NamedTuple):
     size_bytes: int | None = None
 
 
+BOUNDED: Final = ReadLimits(changes=2_000_000, size_bytes=1 << 30)
+"""What is read at once where nobody says how much."""
+
+
 class _Step(NamedTuple):
     link: Link
     resume_at: Place | None
@@ -73,6 +77,8 @@ class MarkedPlan:
         """What the steps hold together."""
         self._at: MarkedOffset | None = None
         self._held_since: float | None = None
+        self.is_at_tip = False
+        """Whether the last call read all manifests that were there: it stops where a batch is full."""
 
     def advance(
         self, offset: MarkedOffset, limits: ReadLimits, now: float, *, up_to: str | None = None
@@ -146,6 +152,7 @@ class MarkedPlan:
         """Take manifests until there are enough, or all that are there."""
         chain = self._chain
         assert chain is not None, "the plan is at an offset"
+        self.is_at_tip = False
         if is_enough():
             return
         for place, manifest in self._fetch(chain.place):
@@ -160,6 +167,7 @@ class MarkedPlan:
                 self._count(step.link.manifest, 1)
             if links and is_enough():
                 return
+        self.is_at_tip = True
         gap = chain.gap
         if gap is None:
             self._held_since = None

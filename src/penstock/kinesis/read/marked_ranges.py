@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from math import inf
 from typing import Final, NamedTuple
 
 from penstock.kinesis.marked.pointer import POINTER_MEMBER
@@ -36,6 +37,8 @@ class Portion(NamedTuple):
     """What lies here or beyond comes with a later batch."""
     changes: int
     """How many positions must be found."""
+    lasts: tuple[tuple[str, int], ...]
+    """Of each shard that it speaks of, the number behind which it has nothing that counts."""
 
 
 class ShardSpan(NamedTuple):
@@ -85,6 +88,7 @@ def _task(group: Sequence[str], links: Sequence[Link], up_to: str) -> MarkedTask
     portions = []
     for link in links:
         count = 0
+        lasts = []
         for name in group:
             found = link.manifest.shards.get(name)
             if found is None:
@@ -95,23 +99,27 @@ def _task(group: Sequence[str], links: Sequence[Link], up_to: str) -> MarkedTask
                 name, min(known.first, first), max(known.last, last), known.changes + found.count
             )
             count += found.count
+            lasts.append((name, last))
         if count:
             said = link.manifest
             end = min(said.resolved, up_to)
             by, since, resolved = (text.encode() for text in (said.by, said.since, said.resolved))
-            portions.append(Portion(by, since, resolved, link.start.encode(), end.encode(), count))
+            portions.append(
+                Portion(by, since, resolved, link.start.encode(), end.encode(), count, tuple(lasts))
+            )
     return MarkedTask(tuple(spans.values()), tuple(portions))
 
 
 def read_task(client: StreamClient, task: MarkedTask) -> Iterator[MarkedRecord]:
-    """The changes of a task, each position once; an error at the end if they aren't what manifests say."""
-    sieve = _Sieve(task.portions)
+    """The changes of a task, each position once; an error, late, if they aren't what manifests say."""
+    sieve = Sieve(task.portions)
     for span in task.spans:
+        sieve.enter(span.shard)
         for record in read_span(client, span):
-            if (kept := sieve.keep(span.shard, record)) is not None:
+            if (kept := sieve.keep(record)) is not None:
                 yield kept
+        sieve.leave()
     yield from sieve.pointers()
-    sieve.check()
 
 
 def has_begin(client: StreamClient, span: ShardSpan) -> bool:
@@ -152,6 +160,8 @@ def _read(client: StreamClient, span: ShardSpan, longest: int) -> Iterator[ReadR
                 f"{client.stream}, {span.shard} ends before {span.last}, which a manifest names: the stream"
                 " isn't the one that was written to"
             )
+        # The next one comes while this one would still be held.
+        del page
 
 
 def _pages(client: StreamClient, span: ShardSpan) -> Iterator[Page]:
@@ -163,11 +173,14 @@ def _pages(client: StreamClient, span: ShardSpan) -> Iterator[Page]:
     count = -(-expected // MOST_RECORDS)
     most = -(-expected // count)
     start = Start.at(span.first)
-    for number, page in enumerate(client.pages(span.shard, start, most=most), start=1):
-        yield page
+    left = count
+    for page in client.pages(span.shard, start, most=most):
+        left -= 1
         if page.records:
             start = Start.after(page.records[-1].sequence)
-        if number >= count and most < MOST_RECORDS:
+        yield page
+        del page
+        if left <= 0 and most < MOST_RECORDS:
             break
     else:
         return
@@ -201,19 +214,56 @@ def _also(portions: Sequence[Portion]) -> list[list[int]]:
     return found
 
 
-class _Sieve:
-    """Keeps the records of some portions, each position once, originals before pointers."""
+class Sieve:
+    """Keeps the records of some portions, each position once, originals before pointers.
+
+    1. Shards are read one after the other, each in the order of its numbers.
+    2. A portion has ended where all its shards are read beyond its last numbers. Then what was found must be
+       what it says, else RecordsUnusable; and its positions are forgotten.
+    3. What comes behind its end is a repeat, whatever its position.
+    """
 
     def __init__(self, portions: Sequence[Portion]) -> None:
         self._portions = portions
         self._ends = [portion.resolved for portion in portions]
-        self._seen = [Positions() for _ in portions]
+        self._seen: list[Positions | None] = [Positions() for _ in portions]
+        """None: it has ended."""
+        self._unread = [len(portion.lasts) for portion in portions]
+        """How many shards it has still something in."""
         # A manifest may begin below what was applied: its answer was lost and another one says it again, or
         # another leader began where the slot stood. Then several speak of a position.
         self._also = _also(portions)
         self._pointers: dict[bytes, MarkedRecord] = {}
+        self._shard = ""
+        self._lasts: list[tuple[float, int]] = []
+        """In this shard: where portions have their last, the lowest at the end; and theirs."""
+        self._next = inf
 
-    def keep(self, shard: str, record: ReadRecord) -> MarkedRecord | None:
+    @property
+    def held(self) -> int:
+        """How many positions it has in mind."""
+        return sum(len(seen) for seen in self._seen if seen is not None)
+
+    def enter(self, shard: str) -> None:
+        """The records of this shard come next."""
+        self._shard = shard
+        found = [
+            (last, index)
+            for index, portion in enumerate(self._portions)
+            for name, last in portion.lasts
+            if name == shard
+        ]
+        self._lasts = [(inf, -1), *sorted(found, reverse=True)]
+        self._next = self._lasts[-1][0]
+
+    def leave(self) -> None:
+        """All of this shard was read."""
+        self._pass(inf)
+
+    def keep(self, record: ReadRecord) -> MarkedRecord | None:
+        """The change that this record is, if it is one, and new."""
+        if record.sequence > self._next:
+            self._pass(record.sequence)
         data = record.data
         if not data.startswith(_MARK):
             return None
@@ -223,9 +273,9 @@ class _Sieve:
             return None
         is_new = False
         for each in (index, *self._also[index]):
-            portion = self._portions[each]
-            if portion.by == by and portion.since <= position:
-                is_new |= self._seen[each].add(position) and each == index
+            portion, seen = self._portions[each], self._seen[each]
+            if seen is not None and portion.by == by and portion.since <= position:
+                is_new |= seen.add(position) and each == index
         portion = self._portions[index]
         if not portion.start <= position < portion.end:
             return None
@@ -234,7 +284,7 @@ class _Sieve:
             is_new |= self._pointers.pop(position, None) is not None
         if not is_new:
             return None
-        kept = MarkedRecord(position.decode(), unmarked(data), shard, record)
+        kept = MarkedRecord(position.decode(), unmarked(data), self._shard, record)
         if not is_pointer:
             return kept
         self._pointers[position] = kept
@@ -244,13 +294,22 @@ class _Sieve:
         """Those whose originals aren't there."""
         yield from self._pointers.values()
 
-    def check(self) -> None:
-        for portion, seen in zip(self._portions, self._seen, strict=True):
-            if len(seen) != portion.changes:
-                since, resolved = (
-                    format_lsn(int(end[9:25], 16)) for end in (portion.since, portion.resolved)
-                )
-                raise RecordsUnusable(
-                    f"the stream has {len(seen)} changes from {since} to {resolved}, and its manifest says"
-                    f" {portion.changes}: it isn't what was written. Fix: begin again, with a new snapshot"
-                )
+    def _pass(self, number: float) -> None:
+        """Everything below a number was read."""
+        while self._lasts[-1][0] < number:
+            _, index = self._lasts.pop()
+            self._unread[index] -= 1
+            if not self._unread[index]:
+                self._end(index)
+        self._next = self._lasts[-1][0]
+
+    def _end(self, index: int) -> None:
+        portion, seen = self._portions[index], self._seen[index]
+        assert seen is not None, "a portion ends once"
+        if len(seen) != portion.changes:
+            since, resolved = (format_lsn(int(end[9:25], 16)) for end in (portion.since, portion.resolved))
+            raise RecordsUnusable(
+                f"the stream has {len(seen)} changes from {since} to {resolved}, and its manifest says"
+                f" {portion.changes}: it isn't what was written. Fix: begin again, with a new snapshot"
+            )
+        self._seen[index] = None

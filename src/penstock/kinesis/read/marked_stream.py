@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from itertools import islice
@@ -47,6 +47,27 @@ class StreamAddress(NamedTuple):
         )
 
 
+class _Start:
+    """Do the first manifests that are read follow each other? Pure."""
+
+    def __init__(self, begins: str) -> None:
+        self._begins = begins
+        self._left = AT_ONCE
+
+    def shows_gap(self, arrived: Sequence[Arrived]) -> bool:
+        """Whether one of these begins beyond what those before it reach. Later ones are not asked about."""
+        if self._left <= 0:
+            return False
+        reached = self._begins
+        for found in sorted(arrived, key=lambda each: each.manifest.since):
+            if found.manifest.since > reached:
+                return True
+            reached = max(reached, found.manifest.resolved)
+        self._begins = reached
+        self._left -= len(arrived)
+        return False
+
+
 class MarkedStream:
     """Its manifests, in the order in which they stand, and its shards.
 
@@ -60,6 +81,9 @@ class MarkedStream:
         self._log = ManifestLog(self._marks, address.slot)
         self._reading: Iterator[Arrived] = iter(())
         self._last: Place | None = None
+        self._further: list[timedelta | None] = []
+        """How much further back it may be read, the next at the end; None: from the beginning."""
+        self._start = _Start("")
 
     def begin(self, position: StreamPosition | None) -> str:
         """Read from a manifest on that begins at or below this; returns where a chain begins.
@@ -67,16 +91,25 @@ class MarkedStream:
         That is the position itself, also if no manifest reaches down to it: what is missing shows as a gap.
         Without one it is the beginning of a recent manifest. StreamReadError if there are none.
         """
+        self._further = [None, *reversed(LOOK_BACK)]
         first = None
-        for back in (*LOOK_BACK, None):
-            self._reading = self._log.arrivals(None) if back is None else self._log.arrivals_within(back)
-            first = next(self._reading, None)
+        while self._further:
+            first = self._begin_further()
             if first is not None and (position is None or first.manifest.since <= str(position)):
                 break
         if first is None:
             raise self._address.unmarked()
-        self._reading = _with_first(first, self._reading)
-        return first.manifest.since if position is None else str(position)
+        begins = first.manifest.since if position is None else str(position)
+        self._start = _Start(begins)
+        return begins
+
+    def _begin_further(self) -> Arrived | None:
+        """Read from the next time further back on; the first manifest of it."""
+        back = self._further.pop()
+        reading = self._log.arrivals(None) if back is None else self._log.arrivals_within(back)
+        first = next(reading, None)
+        self._reading = iter(()) if first is None else _with_first(first, reading)
+        return first
 
     def first_needed(self, position: StreamPosition) -> Needed:
         """What a reader at this position needs; StreamReadError if there are no manifests.
@@ -98,13 +131,26 @@ class MarkedStream:
         return self._log.now
 
     def more(self) -> list[Arrived]:
-        """The next manifests; fewer than AT_ONCE if there are no more at the moment."""
+        """The next manifests; fewer than AT_ONCE if there are no more at the moment.
+
+        Those of a time that was looked back may begin with one that was carried out late, and those that it
+        belongs before stand further back. So if the first ones don't follow each other, it is read once more,
+        from further back on.
+        """
+        found = self._next()
+        if self._further and self._start.shows_gap(found):
+            self._begin_further()
+            self._further = []
+            found = list(islice(self._reading, AT_ONCE))
+        if found:
+            self._last = found[-1].place
+        return found
+
+    def _next(self) -> list[Arrived]:
         found = list(islice(self._reading, AT_ONCE))
         if not found:
             self._reading = self._log.arrivals(self._last) if self._last is not None else iter(())
             found = list(islice(self._reading, AT_ONCE))
-        if found:
-            self._last = found[-1].place
         return found
 
     def shards(self) -> dict[str, ShardInfo]:

@@ -68,15 +68,22 @@ class ShapeMarks:
 
 
 def last_manifest(stream: StreamClient, shape: str, system: str) -> Manifest | None:
-    """The one that reaches furthest; None if there is none. StorageRefused if it is another server's."""
+    """The one that reaches furthest; None if there is none. StorageRefused if it is another server's.
+
+    The last one of all may be an older leader's, which slept and woke. So the part before the first that has
+    any is read, too: it reaches back by more than the time in which a shape at rest says where it is.
+    """
+    found: Manifest | None = None
     for part in ManifestLog(stream, shape).backwards():
-        found = max((manifest for _, manifest in part), key=lambda each: each.resolved, default=None)
-        if found is None:
-            continue
-        if found.system != system:
-            raise StorageRefused(
-                f"stream {stream.stream} has the shape {shape} of the database system {found.system}, and the"
-                f" server is {system}. Fix: connect to the former, or use another stream"
-            )
-        return found
-    return None
+        before = found
+        for _, manifest in part:
+            if found is None or manifest.resolved > found.resolved:
+                found = manifest
+        if before is not None:
+            break
+    if found is not None and found.system != system:
+        raise StorageRefused(
+            f"stream {stream.stream} has the shape {shape} of the database system {found.system}, and the"
+            f" server is {system}. Fix: connect to the former, or use another stream"
+        )
+    return found

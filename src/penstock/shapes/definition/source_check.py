@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -11,10 +11,11 @@ from penstock.finding import Finding
 from penstock.kinesis.read.marked_stream import MarkedStream, StreamAddress
 from penstock.kinesis.read.retention import CATCH_UP, KEEP_LONGER, is_late, too_short
 from penstock.kinesis.write.client import KEYS_IGNORED, ignores_keys
-from penstock.model.shape import ShapesFile
 from penstock.model.stream_position import StreamPosition
 from penstock.settings.kinesis import MarkedStreamSettings
-from penstock.shapes.registry.places import open_registry
+
+Needed = Callable[[], StreamPosition | None]
+"""Where the slowest shape needs changes from; None: all begin with a snapshot. May raise a PenstockError."""
 
 
 def address_of(settings: MarkedStreamSettings) -> StreamAddress:
@@ -28,8 +29,8 @@ def address_of(settings: MarkedStreamSettings) -> StreamAddress:
     )
 
 
-def check_source(settings: MarkedStreamSettings, file: ShapesFile) -> list[Finding]:
-    """Is it marked, does it go by keys, and does it reach back to what the tables hold? Blocks.
+def check_source(settings: MarkedStreamSettings, needed: Needed) -> list[Finding]:
+    """Is it marked, does it go by keys, and does it reach back to what the tables need? Blocks.
 
     The stream of the manifests, if there is one, has to do the same.
     """
@@ -39,7 +40,7 @@ def check_source(settings: MarkedStreamSettings, file: ShapesFile) -> list[Findi
         summaries = {stream: _summary(address, stream) for stream in streams}
         kept = min(timedelta(hours=summary["RetentionPeriodHours"]) for summary in summaries.values())
         found = [_judge_keys(stream, summary) for stream, summary in summaries.items()]
-        return [*found, _judge_reach(address, file, kept)]
+        return [*found, _judge_reach(address, needed, kept)]
     except PenstockError as error:
         return [Finding.from_error("stream", error)]
 
@@ -60,14 +61,16 @@ def _judge_keys(stream: str, summary: Mapping[str, Any]) -> Finding:
     return Finding.ok("stream", found)
 
 
-def _judge_reach(address: StreamAddress, file: ShapesFile, retention: timedelta) -> Finding:
-    registry = open_registry(file.registry_at).read()
+def _judge_reach(address: StreamAddress, ask: Needed, retention: timedelta) -> Finding:
+    try:
+        needed = ask()
+    except PenstockError as error:
+        return Finding.from_error("manifests", error)
     stream = MarkedStream(address)
     try:
-        if registry is None:
+        if needed is None:
             stream.begin(None)
             return Finding.ok("manifests", f"of slot {address.slot}; every shape begins with a snapshot")
-        needed = StreamPosition(registry.timeline, registry.ceiling_lsn)
         begins, age = stream.first_needed(needed)
     finally:
         stream.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from penstock.kinesis.read.marked_plan import MarkedOffset, ReadLimits
+from penstock.kinesis.read.marked_plan import BOUNDED, MarkedOffset, ReadLimits
 from penstock.lake.errors import CannotCompare
 from penstock.lake.stream.place import StreamPlace
 from penstock.lake.stream.told import Told
@@ -14,8 +14,6 @@ from penstock.sources.marked_driver import MarkedDriver
 from penstock.sources.marked_query import EARLIEST, MarkedQuery
 
 _POLL_S: Final = 0.25
-_AT_ONCE: Final = ReadLimits(changes=2_000_000, size_bytes=1 << 30)
-"""What executors are asked to read in one job."""
 
 
 class StreamReading:
@@ -89,7 +87,7 @@ class StreamReading:
         """Read what the next manifests tell, as far as it lies below a place; False if there are none."""
         assert self._at is not None, "it has begun"
         now = time.monotonic()
-        end = self._driver.plan.advance(self._at, _AT_ONCE, now)
+        end = self._driver.plan.advance(self._at, BOUNDED, now)
         if end == self._at:
             return False
         cut = end if below is None else end._replace(resolved=min(end.resolved, below))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.kinesis.read import client_pool
+from penstock.kinesis.read.client import StreamClient
 from penstock.kinesis.read.client_pool import ClientPool
 
 PLACE = ("s", "eu-west-1", "http://127.0.0.1:9")
@@ -42,3 +43,15 @@ def test_an_old_one_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_pool, "_RENEWED_AFTER_S", 0.0)
     with pool.lend(*PLACE) as second:
         assert second is not first
+
+
+def test_an_old_one_that_nobody_takes_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+    monkeypatch.setattr(StreamClient, "close", lambda self: closed.append(self.stream))
+    pool = ClientPool()
+    with pool.lend("other", *PLACE[1:]):
+        pass
+    with pool.lend(*PLACE):
+        monkeypatch.setattr(client_pool, "_RENEWED_AFTER_S", 0.0)
+        assert closed == []
+    assert "other" in closed

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from penstock.errors import ConnectionFailed
 from penstock.finding import Level
 from penstock.kinesis.marked.manifest import ACTION, Manifest, encode, partition_key
 from penstock.kinesis.read.client import StreamClient
 from penstock.kinesis.read.marked_stream import MarkedStream, StreamAddress
-from penstock.model.shape import ShapesFile
 from penstock.model.stream_position import StreamPosition
 from penstock.settings.kinesis import MarkedStreamSettings
 from penstock.settings.loading import load_stream_source
@@ -23,6 +22,7 @@ from tests.stream_in_memory import StreamInMemory
 
 SLOT = "etl"
 KEY = partition_key(SLOT)
+URL = f"kinesis://changes?slot={SLOT}&marks=marks"
 
 
 class Described(StreamInMemory):
@@ -82,7 +82,6 @@ def test_both_streams_have_to_go_by_keys(
     data: Mapping[str, Any],
     marks: Mapping[str, Any],
     levels: list[Level],
-    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def in_memory(_: MarkedStreamSettings) -> StreamAddress:
@@ -90,10 +89,43 @@ def test_both_streams_have_to_go_by_keys(
 
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
     monkeypatch.setattr(source_check, "address_of", in_memory)
-    file = ShapesFile("shapes.toml", str(tmp_path), ())
 
-    *streams, manifests = check_source(load_stream_source(f"kinesis://changes?slot={SLOT}&marks=marks"), file)
+    *streams, manifests = check_source(load_stream_source(URL), lambda: None)
 
     assert [each.level for each in streams] == levels
     assert [each.found.split()[0] for each in streams] == ["'changes'", "'marks'"]
     assert (manifests.level, manifests.subject) == (Level.OK, "manifests")
+
+
+@pytest.mark.parametrize(
+    ("needed", "passed_h", "level", "found"),
+    [
+        (16, 0, Level.OK, "of slot etl; they reach back to 0/10 of timeline 1"),
+        (15, 0, Level.FAIL, "they begin at 0/10 of timeline 1, and the slowest shape needs them from 0/F"),
+        (16, 13, Level.WARN, "the slowest shape needs what came 13.0 h ago"),
+        (32, 13, Level.OK, "of slot etl; they reach back to 0/20 of timeline 1"),
+    ],
+)
+def test_manifests_have_to_reach_back_to_what_is_needed(
+    needed: int, passed_h: int, level: Level, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = address(DAY, WEEK)
+    read.streams["marks"].pass_time(timedelta(hours=passed_h))
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    monkeypatch.setattr(source_check, "address_of", lambda _: read)
+
+    *_, manifests = check_source(load_stream_source(URL), lambda: StreamPosition(1, needed))
+
+    assert manifests.level == level
+    assert manifests.found.startswith(found)
+
+
+def test_what_can_not_be_told_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable() -> StreamPosition:
+        raise ConnectionFailed("no server there. Fix: start it")
+
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    monkeypatch.setattr(source_check, "address_of", lambda _: address(DAY, DAY))
+    *streams, manifests = check_source(load_stream_source(URL), unreachable)
+    assert [each.level for each in streams] == [Level.OK, Level.OK]
+    assert (manifests.level, manifests.found, manifests.fix) == (Level.FAIL, "no server there", "start it")
