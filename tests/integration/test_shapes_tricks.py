@@ -242,11 +242,25 @@ DO $$ BEGIN FOR n IN 1..20 LOOP
     COMMIT;
     EXECUTE format('DROP TABLE short_%s', n);
     COMMIT;
+    EXECUTE format('CREATE TABLE keyed_%s (id int, r int, n int, PRIMARY KEY (id, r))', n);
+    EXECUTE format('INSERT INTO keyed_%s VALUES (1, 1, 1), (2, 2, 2)', n);
+    COMMIT;
+    EXECUTE format('DELETE FROM keyed_%s WHERE id = 1', n);
+    COMMIT;
+    EXECUTE format('TRUNCATE keyed_%s', n);
+    COMMIT;
+    EXECUTE format('DROP TABLE keyed_%s', n);
+    COMMIT;
+    EXECUTE format('CREATE TABLE empty_%s ()', n);
+    COMMIT;
+    EXECUTE format('TRUNCATE empty_%s', n);
+    COMMIT;
+    EXECUTE format('DROP TABLE empty_%s', n);
+    COMMIT;
 END LOOP; END $$
 """
 
 
-@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_short_lived_tables_hold_nobody_up(postgres: PrivatePostgres, database: str, tmp_path: Path) -> None:
     """Not even those that look like a partition."""
@@ -263,6 +277,6 @@ def test_short_lived_tables_hold_nobody_up(postgres: PrivatePostgres, database: 
         read = f"SELECT write_lsn >= '{end}' FROM pg_stat_replication WHERE application_name LIKE 'penstock%'"
         while not any(row[0] for row in site.sql(read)):
             time.sleep(0.1)
-        assert time.monotonic() - began < 4, "the reader has waited for tables that nobody follows"
+        assert time.monotonic() - began < 10, "the reader has waited for tables that nobody follows"
         site.wait_equal("kept", ("id",), "SELECT id FROM kept", LONG, service)
         assert [line["reason"] for line in service.events("snapshot_needed")] == ["it is new"]

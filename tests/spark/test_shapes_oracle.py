@@ -26,6 +26,7 @@ from tests.spark.oracle.report import report
 from tests.spark.oracle.runner import Events, RoundRunner
 from tests.spark.oracle.strangers import DEEDS, Deed, Disturbances, Stranger
 from tests.spark.oracle.tables import Column, Table
+from tests.spark.oracle.tricks import KINDS_OF_TRICKS
 from tests.spark.oracle.world import ShapeOf, Transaction, World
 
 SCHEMA = pa.schema(
@@ -63,6 +64,9 @@ def test_every_shape_equals_its_query(
         raise
     assert not differences, report(round_, differences, runner.history)
     assert runner.committed > 20, "most transactions failed: the round says little"
+    assert runner.tricks == set(KINDS_OF_TRICKS), "in transactions that were committed"
+    assert any(life.disturbed for life in round_.lives), "a SIGHUP"
+    assert any(life.strangers for life in round_.lives), "foreign commits"
 
 
 def _written(directory: Path, rows: Sequence[tuple[Any, ...]], names: Sequence[str] = ()) -> Path:

@@ -296,7 +296,8 @@ class ShapesApp:
         decoder = decoder_for(self._feeder(file).plugin)
         facts, names = await read_facts(self._settings, file, decoder)
         registry = await asyncio.to_thread(open_registry(file.registry_at).read)
-        refuse(judge(file, facts, names, registry, decoder).refused)
+        is_streamed = self._run.stream is not None
+        refuse(judge(file, facts, names, registry, decoder, from_stream=is_streamed).refused)
         refuse(await asyncio.to_thread(where_refusals, self._spark, file, facts))
 
     def _hung_up(self) -> None:
@@ -401,7 +402,8 @@ def check_without_spark(settings: ShapesSettings, file: ShapesFile, run: Run) ->
         if run.once:
             raise
         return
-    refuse(judge(file, facts, names, registry, decoder).refused)
+    is_streamed = run.stream is not None
+    refuse(judge(file, facts, names, registry, decoder, from_stream=is_streamed).refused)
 
 
 def run_shapes(settings: ShapesSettings, file: ShapesFile, run: Run, progress: ProgressView) -> int:

@@ -31,6 +31,8 @@ class Writer:
         self.is_done = False
         self.committed = 0
         """Transactions."""
+        self.done: list[str] = []
+        """The statements of these."""
 
     def step(self) -> None:
         """Do the next statement, or end the transaction. What Postgres refuses is rolled back."""
@@ -82,13 +84,13 @@ class Writer:
             self._statements = iter(transaction.statements)
 
     def _end(self) -> None:
-        commit = self._open is not None and self._open.commit
-        self._open = None
+        ending, self._open = self._open, None
         if self._connection is None:
             return
-        if commit:
+        if ending is not None and ending.commit:
             self._connection.commit()
             self.committed += 1
+            self.done += ending.statements
         else:
             self._connection.rollback()
 
@@ -138,3 +140,8 @@ class Player:
     def committed(self) -> int:
         """Transactions so far."""
         return sum(writer.committed for writer in self._writers)
+
+    @property
+    def done(self) -> list[str]:
+        """The statements of these."""
+        return [statement for writer in self._writers for statement in writer.done]

@@ -17,7 +17,7 @@ from tests.spark.oracle.life import Life, Round
 from tests.spark.oracle.player import Player
 from tests.spark.oracle.strangers import Disturbances
 from tests.spark.oracle.tables import Table
-from tests.spark.oracle.tricks import is_trick
+from tests.spark.oracle.tricks import is_trick, tricks_in
 from tests.spark.oracle.world import Reload, ShapeOf, World, reload_of
 
 Events = Sequence[Mapping[str, Any]]
@@ -69,6 +69,11 @@ class RoundRunner:
     def committed(self) -> int:
         """Transactions committed by the writers."""
         return sum(player.committed for player in self._players)
+
+    @property
+    def tricks(self) -> set[str]:
+        """The kinds of tricks in what they committed."""
+        return tricks_in([statement for player in self._players for statement in player.done])
 
     def run(self) -> list[Difference]:
         """Play all of it; returns the differences of the first comparison that finds some."""
@@ -156,7 +161,7 @@ class RoundRunner:
         before, self._shapes = self._shapes, _named(self._round.worlds, lambda world: world.reloaded)
         reload = reload_of(before, self._shapes)
         as_before = self._shapes.keys() - {*reload.added, *reload.edited}
-        # Nobody looks at a table again before there is something for it.
+        # A table that nothing comes for is looked at once a minute: that would take too long here.
         harmed = self._let_in(
             life, [name for name in sorted(as_before) if self._site.sql(self._query(name))], service
         )

@@ -5,6 +5,8 @@ Each is one transaction's idea, and each ends with tables as the shapes want the
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from functools import cache
 from typing import Final
 
@@ -16,6 +18,15 @@ from tests.spark.oracle.tables import Table
 AWAY: Final = "_90"
 """Behind a table's name: where it goes for a while."""
 SHORT_LIVED: Final = "_91"
+KINDS_OF_TRICKS: Final = {
+    "a load without WAL": r"SET UNLOGGED|CREATE UNLOGGED",
+    "another name": r"RENAME TO",
+    "a partition attached": r"ATTACH PARTITION",
+    "a partition detached": r"DETACH PARTITION",
+    "a partition dropped": r"^DROP TABLE \w+_\d$",
+    "a short-lived table": rf"^CREATE (TEMP )?TABLE \w+{SHORT_LIVED} AS",
+}
+"""By the words of their statements."""
 
 
 @cache
@@ -32,6 +43,16 @@ def is_trick(statement: str) -> bool:
     """Whether the table may differ until somebody has looked at the catalog."""
     words = ("LOGGED", "RENAME", "ATTACH", "DETACH", "DROP TABLE")
     return SHORT_LIVED not in statement and any(word in statement for word in words)
+
+
+def tricks_in(statements: Iterable[str]) -> set[str]:
+    """The kinds of tricks that these statements play, of KINDS_OF_TRICKS."""
+    return {
+        kind
+        for statement in statements
+        for kind, words in KINDS_OF_TRICKS.items()
+        if re.search(words, statement)
+    }
 
 
 def _rows(table: Table) -> st.SearchStrategy[Statements]:

@@ -158,6 +158,12 @@ class ShapeTable:
         self._trusted = state.version
         return None
 
+    def may_be_news(self) -> bool:
+        """Whether the table may have another version than the last look found. Looks for two names only."""
+        with plain_errors(self._path):
+            version = self._upkeep.version
+            return version < 0 or not self._log.ends_at(version)
+
     def files(self, key: Sequence[str]) -> DataFiles:
         """The data files of the newest version. Costs a Spark job at first, then reads the new commits."""
         with plain_errors(self._path):
@@ -181,6 +187,10 @@ class ShapeTable:
     def rows_near(self, key: Sequence[str], ranges: KeyRanges) -> int:
         """About how many rows lie in files that may hold one of these keys; of all files without ranges."""
         return sum(file.most_rows for file in self.files(key).touched(ranges))
+
+    def bytes_near(self, key: Sequence[str], ranges: KeyRanges) -> int:
+        """How large these files are together."""
+        return sum(file.size for file in self.files(key).touched(ranges))
 
     def file_rows(self, key: Sequence[str]) -> int:
         """How many rows a file that is written should have at most.

@@ -32,14 +32,14 @@ class Upkeep:
         self._app_id = app_id
         self._log = log
         self._shift = zlib.crc32(app_id.shape.encode())
-        self._version = -1
+        self.version = -1
         """The newest that was seen."""
         self.tended_at = 0
         """The version as of which it was last tended, or tried to be."""
 
     def saw(self, version: int, tended: Iterable[int] = ()) -> None:
         """The table's newest version, and as of which versions it says that it was tended."""
-        self._version = version
+        self.version = version
         if version >= 0:
             # A table that was put in this one's place has been tended by nobody.
             before = self.tended_at if self.tended_at <= version else 0
@@ -48,12 +48,12 @@ class Upkeep:
     @property
     def is_due(self) -> bool:
         """By the last look at the table. Costs nothing."""
-        turns = (self._version + self._shift) // UPKEEP_COMMITS
+        turns = (self.version + self._shift) // UPKEEP_COMMITS
         return turns > (self.tended_at + self._shift) // UPKEEP_COMMITS
 
     def run(self, files: DataFiles | None) -> None:
         """Optimize, vacuum and shorten the log. `files`: those of the newest version, if they are known."""
-        self.tended_at = self._version
+        self.tended_at = self.version
         self.optimize(files)
         self.vacuum()
         self.shorten_log()

@@ -73,8 +73,9 @@ class Collector:
 
     Rules.
     1. Every change gets its LogOffset, followed or not: a shape keeps the offsets of the transaction.
-    2. A partition has exactly the columns of its root. A change of a relation without a route that looks like
-       a partition's stops `take` until `learn` brings the catalog's answer; any other is nobody's. That may
+    2. A partition has exactly the columns of its root, and its updates and deletes have the root's key, or no
+       shape can follow it. A change of a relation without a route that looks like a partition's, and every
+       TRUNCATE, stops `take` until `learn` brings the catalog's answer; any other is nobody's. That may
        be wrong (a table renamed and back, one whose root is altered in that moment), which rule 8 finds.
     3. A change is appended, under its own relation, if a shape that follows it still needs the transaction.
        Exactly those shapes are touched.
@@ -133,7 +134,7 @@ class Collector:
         self._held = held
         self._hindmost = next(iter(shapes), "")
         self._held_by_all = BEFORE_ALL
-        """Every table holds everything up to here; all of them may hold more."""
+        """A position that every table holds; not always the highest one."""
         self._routes = TableRoutes(walk.decoder)
         self._without_toast: frozenset[Relation] = frozenset()
         self._add_tree_routes()

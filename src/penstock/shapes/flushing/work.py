@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import structlog
 
@@ -38,6 +38,7 @@ FLUSH_MAX_BYTES: Final = 256 * 2**20
 """What one flush takes of its own relations' changes, unless a single transaction has more."""
 _LOOKS_AT_A_LAYOUT: Final = 3
 
+_Result = TypeVar("_Result")
 _log = structlog.get_logger()
 
 
@@ -51,7 +52,8 @@ class ChangeSource(NamedTuple):
     log_directory: Path | None = None
     """Where the log's runs are that executors must see; None: there is no log on disk."""
     is_late: bool = False
-    """Whether the catalog may be far ahead of the changes: then an altered table is snapshotted again."""
+    """Whether changes come from a stream, and the catalog may be far ahead of them: then an altered table is
+    snapshotted again."""
     lost: tuple[type[PenstockError], ...] = ()
     """Errors that say: changes of a shape can't be had there any more."""
 
@@ -88,6 +90,7 @@ class Work:
         self._unread: dict[str, int] = {}
         """How often changes of a shape had a layout that its table doesn't have."""
         self._turns = {shape.name: asyncio.Lock() for shape in shapes}
+        self._one_beside = asyncio.Lock()
         self.copying: set[str] = set()
         """Shapes whose rows are on their way into a new table. Others' snapshots wait for their cut."""
         self.rows = dict.fromkeys(self._shapes, 0)
@@ -130,6 +133,25 @@ class Work:
         async with self._turns[shape]:
             await self._threads.run(self._jobs.upkeep, self._shapes[shape])
 
+    async def look(self, shape: str) -> None:
+        """See whether others have changed the rows of a table that nothing comes for.
+
+        Nothing is looked at while a job has the table: a flush looks for itself, and a snapshot replaces all.
+        """
+        if self._turns[shape].locked():
+            return
+        async with self._turns[shape]:
+            if self._ledger.plan.awaits_snapshot(shape):
+                return
+            foreign = await self._beside(self._jobs.foreign, self._shapes[shape])
+            if foreign is not None:
+                await self._resnapshots.need([_said(shape, foreign)])
+
+    async def _beside(self, work: Callable[..., _Result], *arguments: object) -> _Result:
+        """Run what the plan gives no place to. One at a time: the threads are those of the plan's jobs."""
+        async with self._one_beside:
+            return await self._threads.run(work, *arguments)
+
     async def remove(self, shape: str, departure: Departure, collector: Collector) -> bool:
         """Delete what a partition that is gone has left; False if only a snapshot of the table is right.
 
@@ -143,9 +165,9 @@ class Work:
                 return False
             delete, at = self._jobs.delete_within, self._ledger.offsets()[shape]
             try:
-                rows = await self._threads.run(delete, self._shapes[shape], facts, bounds, at)
+                rows = await self._beside(delete, self._shapes[shape], facts, bounds, at)
             except ForeignCommit as error:
-                await self._resnapshots.need([_said(shape, error)])
+                await self._resnapshots.need([_said(shape, str(error))])
                 return True
             fault_points.reached(fault_points.PARTITION_REMOVED)
         _log.warning("partition_removed", shape=shape, partition=str(departure.partition), rows=rows)
@@ -176,7 +198,7 @@ class Work:
                     raise
             done = await self._threads.run(self._jobs.flush, shape, now, ranges, up_to.tx_offset, added)
         except ForeignCommit as error:
-            await self._resnapshots.need([_said(shape.name, error)])
+            await self._resnapshots.need([_said(shape.name, str(error))])
             raise
         except ChangesUnusable as error:
             await self._give_up_on(shape.name, error)
@@ -268,9 +290,9 @@ class Work:
             if added:
                 held = self._ledger.held(shape).tx_offset
                 try:
-                    await self._threads.run(self._jobs.flush, self._shapes[shape], facts, (), held, added)
+                    await self._beside(self._jobs.flush, self._shapes[shape], facts, (), held, added)
                 except ForeignCommit as error:
-                    return _said(shape, error)
+                    return _said(shape, str(error))
             await self._altered(shape, facts)
         return None
 
@@ -308,7 +330,8 @@ class Work:
 
     async def _drift(self, shape: Shape) -> Drift:
         now = await self._current_facts(shape)
-        drift = compare(shape, self._facts[shape.name], now, self._catalog.decoder)
+        before, is_late = self._facts[shape.name], self._source.is_late
+        drift = compare(shape, before, now, self._catalog.decoder, from_stream=is_late)
         if drift.widened and not await self._threads.run(self._jobs.may_widen, shape):
             return drift.by_snapshot(shape)
         return drift
@@ -328,14 +351,14 @@ class Work:
         return facts
 
     def _refuse_problems(self, shape: Shape, facts: TableFacts) -> None:
-        problems = table_problems(shape, facts, self._catalog.decoder)
+        problems = table_problems(shape, facts, self._catalog.decoder, from_stream=self._source.is_late)
         if problems:
             raise ShapeStopped(". ".join(map(str, problems)))
 
 
-def _said(shape: str, error: ForeignCommit) -> SnapshotAgain:
-    _log.error("foreign_commit", shape=shape, detail=str(error))
-    return SnapshotAgain(shape, str(error))
+def _said(shape: str, foreign: str) -> SnapshotAgain:
+    _log.error("foreign_commit", shape=shape, detail=foreign)
+    return SnapshotAgain(shape, foreign)
 
 
 def _read_all(ranges: Sequence[ChangePart]) -> None:

@@ -17,8 +17,9 @@ class TableRoutes:
     """Where the changes of a relation belong. Frames name partitions, and shapes follow their roots.
 
     1. `known` has the route of each relation that a tree has or that was asked for. An empty one is nobody's.
-    2. A partition has exactly the columns of its root, so a relation without a route whose change has other
-       columns than any partitioned table is nobody's without asking.
+    2. A partition has exactly the columns of its root, and its updates and deletes have the root's key, or no
+       shape can follow it. So a relation without a route whose change has other columns than any partitioned
+       table, or lacks its key, is nobody's without asking. A TRUNCATE tells nothing, and is asked for.
     3. A relation that was learned as a partition, and that two later looks don't have, was detached or
        dropped in between. The first of them may have begun before it was learned.
     4. Tables that are rebuilt lose the routes of what is no longer part of them. The others keep everything:
@@ -30,6 +31,8 @@ class TableRoutes:
         self.known: dict[Relation, frozenset[Relation]] = {}
         self._layouts: set[frozenset[str]] = set()
         """The columns that partitions have, or had; empty: not known."""
+        self._keys: dict[frozenset[str], frozenset[str]] = {}
+        """Of each layout, the columns that are surely in a change of an existing row."""
         self._learned: dict[Relation, bool] = {}
         """Partitions that no look has had yet; whether one has lacked it."""
 
@@ -51,7 +54,8 @@ class TableRoutes:
             return True
         columns = frozenset(f"{column.name} {column.type}" for column in named)
         return columns in self._layouts or (
-            change.action is not Action.INSERT and any(columns <= layout for layout in self._layouts)
+            change.action is not Action.INSERT
+            and any(self._keys[layout] <= columns <= layout for layout in self._layouts)
         )
 
     def learn(self, relation: Relation, tables: frozenset[Relation]) -> None:
@@ -83,6 +87,9 @@ class TableRoutes:
         # Also what they had before: the stream may be behind.
         now = {frozenset(tree.columns) for tree in trees.values() if tree.is_partitioned}
         self._layouts = (self._layouts - {frozenset()}) | now
+        for tree in trees.values():
+            layout, key = frozenset(tree.columns), frozenset(tree.key)
+            self._keys[layout] = self._keys.get(layout, key) & key
 
     def take_away(self, relations: Iterable[Relation], table: Relation) -> None:
         """These are no partitions of the table any more."""
