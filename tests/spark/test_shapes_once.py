@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -107,9 +109,12 @@ class BrokenLeadership:
     def __init__(self, lasts_s: float, *, has_led: bool) -> None:
         self._lasts_s = lasts_s
         self.has_led = has_led
+        self.led_since = math.inf
         self.confirmed_lsn = 0
 
     async def run(self) -> None:
+        if self.has_led:
+            self.led_since = time.monotonic()
         await asyncio.sleep(self._lasts_s)
         raise LineLost("the replication connection broke")
 

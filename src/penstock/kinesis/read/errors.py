@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 from penstock.errors import PenstockError
 
 
@@ -11,6 +13,14 @@ class StreamReadError(PenstockError):
 
 class RecordsExpired(StreamReadError):
     """Records that are needed are no longer in the stream: its retention has passed them."""
+
+    @classmethod
+    def with_shards(cls, names: str) -> Self:
+        """They were in shards that are no more."""
+        return cls(
+            f"{names}: no such shard any more, and manifests speak of records in it: the stream's retention has"
+            " passed them. Fix: begin again, with a new snapshot of what is kept downstream"
+        )
 
 
 class RecordsUnusable(StreamReadError):

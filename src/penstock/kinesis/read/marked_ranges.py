@@ -76,10 +76,7 @@ def plan_tasks(links: Sequence[Link], shards: Mapping[str, ShardInfo], up_to: st
     """
     wanted = {name for link in links for name in link.manifest.shards}
     if gone := sorted(wanted - shards.keys()):
-        raise RecordsExpired(
-            f"{', '.join(gone)}: no such shard any more, and manifests speak of records in it: the stream's"
-            " retention has passed them. Fix: begin again, with a new snapshot of what is kept downstream"
-        )
+        raise RecordsExpired.with_shards(", ".join(gone))
     return [_task(group, links, up_to) for group in overlapping(shards, wanted)]
 
 
@@ -142,7 +139,7 @@ def read_span(client: StreamClient, span: ShardSpan) -> Iterator[ReadRecord]:
 def _read(client: StreamClient, span: ShardSpan, longest: int) -> Iterator[ReadRecord]:
     is_first = True
     silence = 0
-    for page in _pages(client, span):
+    for page in _pages_there(client, span):
         silence = silence + 1 if not page.records and page.behind_ms == 0 else 0
         is_over = page.is_last or silence >= longest
         for record in page.records:
@@ -162,6 +159,14 @@ def _read(client: StreamClient, span: ShardSpan, longest: int) -> Iterator[ReadR
             )
         # The next one comes while this one would still be held.
         del page
+
+
+def _pages_there(client: StreamClient, span: ShardSpan) -> Iterator[Page]:
+    try:
+        yield from _pages(client, span)
+    except RecordsExpired as error:
+        # The shards are listed seldom: this one may have gone since then.
+        raise RecordsExpired.with_shards(span.shard) from error
 
 
 def _pages(client: StreamClient, span: ShardSpan) -> Iterator[Page]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -49,9 +50,11 @@ class Stream:
     def __init__(self, *calls: Sequence[Manifest]) -> None:
         self.calls = list(calls)
         self.place = 0
+        self.empty_calls = 0
 
     def more(self) -> list[Arrived]:
         if not self.calls:
+            self.empty_calls += 1
             return []
         found = []
         for each in self.calls.pop(0):
@@ -73,8 +76,9 @@ class Desk:
         self.ledger.add("a", interval_s=0.0, held=whole(START - 1), now=0.0)
         self.ledger.add("b", interval_s=0.0, held=whole(ahead - 1), now=0.0)
         self.noted: list[SnapshotAgain] = []
+        self.stream = Stream(*calls)
         self.feed = KinesisFeed(
-            cast(MarkedStream, Stream(*calls)),
+            cast(MarkedStream, self.stream),
             Chain(slot="slot", system="7", applied=str(StreamPosition(1, START)), place=None),
             self.ledger,
             cast(Confirmed, SimpleNamespace(frontier_lsn=0)),
@@ -92,13 +96,21 @@ class Desk:
     async def move(self, lsn: int) -> None:
         raise AssertionError("nobody asked for it")
 
-    def run(self, for_s: float = 0.1) -> None:
-        async def read() -> None:
-            async with asyncio.timeout(for_s):
-                await self.feed.read()
+    def run(self, for_s: float = 0.0) -> None:
+        """Read until everything was taken, and for so long at least."""
 
-        with pytest.raises(TimeoutError):
-            asyncio.run(read())
+        async def read() -> None:
+            over_at = time.monotonic() + for_s
+            reading = asyncio.create_task(self.feed.read())
+            while not reading.done() and (self.stream.empty_calls < 3 or time.monotonic() < over_at):
+                await asyncio.sleep(0.002)
+            if reading.done():
+                reading.result()
+            reading.cancel()
+            await asyncio.wait([reading])
+
+        self.stream.empty_calls = 0
+        asyncio.run(read())
 
 
 @pytest.fixture(autouse=True)

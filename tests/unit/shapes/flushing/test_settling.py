@@ -71,6 +71,7 @@ class Site:
         self.transactions_over = asyncio.Event()
         self.transactions_over.set()
         self.collector, self.decoder = self, Wal2Json()
+        self.slot_plugin = self.decoder.plugin
         one: Any = self
         self.watch = TableWatch(
             [Shape(name="a", table=TABLE)],

@@ -40,6 +40,7 @@ class Site:
         self.following.set()
         self.collector = self
         self.decoder = Wal2Json()
+        self.slot_plugin = self.decoder.plugin
         one: Any = self
         self.watch = TableWatch(
             [Shape(name="a", table=TABLE)],
