@@ -18,8 +18,8 @@ class RecordsExpired(StreamReadError):
     def with_shards(cls, names: str) -> Self:
         """They were in shards that are no more."""
         return cls(
-            f"{names}: no such shard any more, and manifests speak of records in it: the stream's retention has"
-            " passed them. Fix: begin again, with a new snapshot of what is kept downstream"
+            f"{names}: no such shard any more, and manifests speak of records in it: the stream's retention"
+            " has passed them. Fix: begin again, with a new snapshot of what is kept downstream"
         )
 
 

@@ -102,7 +102,8 @@ class Desk:
         async def read() -> None:
             over_at = time.monotonic() + for_s
             reading = asyncio.create_task(self.feed.read())
-            while not reading.done() and (self.stream.empty_calls < 3 or time.monotonic() < over_at):
+            # The stream is asked in threads, which can set no event of the loop's.
+            while not reading.done() and (self.stream.empty_calls < 3 or time.monotonic() < over_at):  # noqa: ASYNC110
                 await asyncio.sleep(0.002)
             if reading.done():
                 reading.result()
