@@ -9,7 +9,7 @@ import pytest
 from penstock.local.kinesis import LocalKinesis
 from penstock.local.postgres import PrivatePostgres
 from tests.faults.rig import Rig
-from tests.servers.capture_site import CaptureSite, metric, readiness, wait_for_phase, wait_until
+from tests.servers.capture_site import CaptureSite, metric, readiness, turns, wait_for_phase, wait_until
 from tests.servers.faults import Delay, FailRecords
 
 BAD_KEY = "public.t/1"
@@ -37,6 +37,29 @@ def test_one_failing_key_neither_ends_the_leadership_nor_stops_the_rest(rig: Rig
         rig.proxy.clear()
         rig.wait_until_confirmed()
     assert len(rig.of_key(BAD_KEY)) == 21
+
+
+def test_one_key_that_fails_for_long_and_is_taken_again(rig: Rig) -> None:
+    rig.psql("CREATE TABLE t (id int PRIMARY KEY, n int)")
+    rig.psql("INSERT INTO t VALUES (1, 0), (2, 0)")
+    with rig.capture(SINK_OUTAGE_DISCONNECT_S=2) as capture:
+        rig.wait_until_confirmed()
+        turns(capture, ready=True)
+        rig.proxy.inject(FailRecords(keys={BAD_KEY}, code="KMSThrottlingException"))
+        rig.psql("UPDATE t SET n = 1 WHERE id = 1")
+        turns(capture, ready=False, sentence="s (KMSThrottlingException): what waits for them")
+
+        before = metric(capture, "penstock_sink_records_total")
+        rig.psql("UPDATE t SET n = 1 WHERE id = 2")
+        wait_until(lambda: metric(capture, "penstock_sink_records_total") > before, "the rest flows")
+        turns(capture, ready=False, sentence="Kinesis fails 1 partition key for")
+        assert readiness(capture)["phase"] == "streaming"
+
+        rig.proxy.clear()
+        turns(capture, ready=True)
+        rig.wait_until_confirmed()
+        assert len(capture.events("streaming")) == 1
+    assert len(rig.of_key(BAD_KEY)) == 2
 
 
 @pytest.mark.long
@@ -68,6 +91,7 @@ def test_one_failing_key_is_said_while_a_large_transaction_is_fine(rig: Rig) -> 
             answer = readiness(capture)
             assert answer["status"] == 503
             assert "the frontier stands still" in " ".join(answer["reasons"])
+            assert "Kinesis fails 1 partition key for 3" in " ".join(answer["reasons"])
             time.sleep(0.1)
         rig.proxy.clear()
         rig.wait_until_confirmed()

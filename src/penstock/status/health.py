@@ -42,6 +42,8 @@ class Fault(StrEnum):
     """The destination doesn't answer a probe; set and cleared by the capture app."""
     STREAM = "stream"
     """The stream refuses what a leader sends; cleared by an accepted record, or when another leads."""
+    KEYS = "keys"
+    """Kinesis answers, but fails some keys for long; set and cleared by the publisher."""
     MARKS = "marks"
     """Manifests are refused; cleared by an accepted one, or when another leads."""
     SLOT = "slot"

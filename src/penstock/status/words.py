@@ -22,6 +22,7 @@ _ADVICE: Final = {
     f"{Fault.SINK}: ": "see that Kinesis can be reached with these credentials; it is tried again by itself,"
     " and Postgres keeps the changes meanwhile: watch the WAL that the slot keeps",
     f"{Fault.STREAM}: ": "mend the stream, or our right to it; it is tried again by itself",
+    f"{Fault.KEYS}: ": "look for records_failed in the log: a hot shard, an encryption key, the service",
     f"{Fault.MARKS}: ": "mend the stream of the manifests, or our right to it (kinesis:PutRecord)",
     f"{Fault.SLOT}: ": "look at the process that holds the lock",
     f"{Fault.LOST}: ": "create a slot under a new name, and take new snapshots downstream",

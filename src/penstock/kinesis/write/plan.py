@@ -31,6 +31,15 @@ class Settled(NamedTuple):
     undeliverable: list[ChangeEvent]
 
 
+class FailingKeys(NamedTuple):
+    """Keys of which Kinesis has accepted nothing for long, though it answers."""
+
+    keys: int
+    """How many."""
+    since: float
+    """The one that fails for longest, since when."""
+
+
 class _Failing(NamedTuple):
     """A key that fails by itself."""
 
@@ -234,6 +243,11 @@ class PublishPlan:
                 self._spilled.add(key)
                 self._abandon_lane(key)
         return len(self._spilled) - before
+
+    def failing_keys(self, *, since: float) -> FailingKeys | None:
+        """The keys that have failed, each by itself, since then or longer; None if there are none."""
+        moments = [failing.since for failing in self._failing.values() if failing.since <= since]
+        return FailingKeys(len(moments), min(moments)) if moments else None
 
     def replace(self, event: ChangeEvent, now: float) -> None:
         """An undeliverable event has a deliverable form now: it goes before all else of its key."""

@@ -36,6 +36,7 @@ from penstock.status.health import Fault, Health
 from penstock.status.loop_probe import LoopProbe
 
 _SAY_AGAIN_S = 5.0
+_KEYS_EVERY_S = 0.25
 _MUCH = 0.5
 """A share of the in-flight limits: from here on it matters what waits behind a failing key."""
 
@@ -94,6 +95,8 @@ class KinesisPublisher:
         """Why nothing more is sent; raised when all that has left is answered."""
         self._clock = OutageClock(limit_s=outage_limit_s, now=time.monotonic())
         self._said_at = float("-inf")
+        self._record_code = ""
+        """Kinesis' last word for a single record that it failed."""
         self._on_marked: list[_Callback] = []
         self._refused_events: deque[ChangeEvent] = deque()
         """Refused by Kinesis, and waiting for their turn to be quarantined."""
@@ -111,6 +114,7 @@ class KinesisPublisher:
         self._queue.set_wakeup(self._wake.set)
         async with asyncio.TaskGroup() as self._tasks:
             self._tasks.create_task(self._look_at_the_stream(), name="stream")
+            self._tasks.create_task(self._look_at_keys(), name="keys")
             while True:
                 self._wake.clear()
                 if self._failure is not None:
@@ -154,6 +158,7 @@ class KinesisPublisher:
         """
         self._queue.set_wakeup(None)
         self._failure = asyncio.CancelledError()
+        self._health.clear_fault(Fault.KEYS)
         self._probe.stop()
         self._gate.close()
         await self._answered(until)
@@ -195,6 +200,25 @@ class KinesisPublisher:
                     keys=spilled,
                     note="Kinesis fails them for long; what waits behind them stays in Postgres",
                 )
+
+    async def _look_at_keys(self) -> None:
+        while True:
+            await asyncio.sleep(_KEYS_EVERY_S)
+            self._note_failing_keys(time.monotonic())
+
+    def _note_failing_keys(self, now: float) -> None:
+        """A key that fails for as long as an outage may last holds the frontier, though the rest flows."""
+        failing = self._plan.failing_keys(since=now - self._outage_limit_s)
+        if failing is None:
+            self._health.clear_fault(Fault.KEYS)
+            return
+        keys = f"{failing.keys:,} partition key{'s' * (failing.keys > 1)}"
+        self._health.set_fault(
+            Fault.KEYS,
+            f"Kinesis fails {keys} for {now - failing.since:.0f} s ({self._record_code}): what waits for them"
+            " can't be confirmed, while the rest flows. Fix: look for records_failed in the log: a hot shard,"
+            " an encryption key, the service",
+        )
 
     async def _look_at_the_stream(self) -> None:
         """A stream can be changed under us; what PutRecords doesn't tell has to be asked for."""
@@ -274,6 +298,7 @@ class KinesisPublisher:
         self._metrics.count_record_errors(codes)
         self._metrics.shards.count_throttled(throttling_shards(entries))
         code = next(filter(None, codes), None)
+        self._record_code = code or self._record_code
         if code is None:
             # Sent again behind the others, it ends in order; the metric tells how often that is needed.
             self._metrics.out_of_order.inc()
@@ -281,6 +306,7 @@ class KinesisPublisher:
 
     def _refused(self, request: Request, code: str, message: str, now: float) -> None:
         self._metrics.request_errors.labels(code).inc()
+        self._record_code = code
         self._say("request_refused", request, code, message, now)
         if len(request.events) == 1 and request.events[0].is_pointer:
             # A pointer is small and plain: if it is refused, the fault isn't the record's.

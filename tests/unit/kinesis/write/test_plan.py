@@ -196,6 +196,24 @@ def test_a_key_that_fails_for_long_is_spilled_and_its_head_still_tried() -> None
     assert requests(some, 30.0) == [], "a2 has to come first"
 
 
+def test_keys_that_fail_for_long_are_counted_until_they_are_accepted() -> None:
+    some = plan()
+    add(some, "a1 b1 c1")
+    answer(some, send(some), {"a1": THROTTLED}, 1.0)
+    add(some, "b2", at=2.0)
+    answer(some, send(some, 3.0), {"b2": THROTTLED}, 3.0)
+
+    assert some.failing_keys(since=0.5) is None
+    assert some.failing_keys(since=1.0) == (1, 1.0)
+    assert some.failing_keys(since=3.0) == (2, 1.0)
+
+    answer(some, send(some, 1.0 + BACKOFF_S), {"a1": THROTTLED}, 1.0 + BACKOFF_S)
+    assert some.failing_keys(since=1.0) == (1, 1.0), "a further failure starts nothing afresh"
+    some.accept(send(some, 100.0))
+    some.accept(send(some, 100.0))
+    assert some.failing_keys(since=100.0) is None
+
+
 def test_a_record_refused_alone_is_tried_again_before_it_counts_as_undeliverable() -> None:
     batcher = MicroBatcher(max_records=10, max_bytes=1_000, max_delay_s=1.0)
     some = PublishPlan(

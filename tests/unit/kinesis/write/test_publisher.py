@@ -15,6 +15,7 @@ from penstock.capture.queue import InflightEventQueue
 from penstock.decoding.wal2json import Wal2Json
 from penstock.errors import KeyRecovered, LineStale, SinkOutage
 from penstock.kinesis.aws.outcome import Failed, Refused, Result, Unsent
+from penstock.kinesis.write import publisher as publisher_module
 from penstock.kinesis.write.batcher import MicroBatcher
 from penstock.kinesis.write.client import KEYS_IGNORED
 from penstock.kinesis.write.event import ChangeEvent
@@ -298,6 +299,42 @@ async def test_one_failing_key_neither_stops_the_others_nor_fills_the_limits() -
     assert isinstance(error, ExceptionGroup)
     assert isinstance(error.exceptions[0], KeyRecovered)
     await made.publisher.close()
+
+
+async def test_keys_that_fail_for_long_are_a_fault_until_they_are_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(publisher_module, "_KEYS_EVERY_S", 0.01)
+    failing = {"bad", "worse"}
+
+    def answer(events: Sequence[ChangeEvent]) -> Result:
+        codes = ["KMSThrottlingException" if event.partition_key in failing else None for event in events]
+        return answered(codes) if any(codes) else accepted(events)
+
+    def reasons() -> str:
+        return " ".join(made.health.readiness(0.0).reasons)
+
+    made = parts(Sink(answer), outage_limit_s=0.2)
+    running = asyncio.create_task(made.publisher.run())
+    await made.put("bad", "good", "worse")
+    await until(lambda: "keys: Kinesis fails 2 partition keys for 0 s (KMSThrottlingException)" in reasons())
+    failing.remove("worse")
+    await until(lambda: "keys: Kinesis fails 1 partition key for" in reasons())
+    failing.clear()
+    await until(lambda: "keys: " not in reasons())
+
+    assert made.tracker.pending_count == 0
+    running.cancel()
+    await asyncio.wait([running])
+    await made.publisher.close()
+
+
+async def test_failing_keys_are_no_fault_of_whoever_publishes_no_more() -> None:
+    made = parts(Sink(lambda events: answered(["InternalFailure"] * len(events))), outage_limit_s=0.1)
+    await made.put("bad")
+    await run_until(made, lambda: any("keys: " in reason for reason in made.health.readiness(0.0).reasons))
+
+    assert made.health.readiness(0.0).reasons == ["phase is starting"]
 
 
 async def test_a_key_that_fails_alone_is_no_outage() -> None:
