@@ -94,13 +94,15 @@ class LeaderCycle:
         elif self._unread_since is None:
             self._unread_since = now
         trouble = another.trouble(unread_s=0.0 if self._unread_since is None else now - self._unread_since)
+        pause_s = self._standby_retry_interval_s
         if trouble is None:
             self._health.clear_fault(Fault.SLOT)
             self.say("info", "standby", f"{another.description} leads")
         else:
             self._health.set_fault(Fault.SLOT, trouble)
             self.say("error", "standby_in_vain", trouble)
-        await self.pause(self._standby_retry_interval_s)
+            pause_s = min(pause_s, QUICK_RETRY_S)
+        await self.pause(pause_s)
 
     async def recover(
         self,

@@ -518,6 +518,16 @@ async def test_a_lock_of_another_slot_is_trouble_at_once(cycle: Cycle, health: H
     assert "reads slot 's', not 'mine'" in reason
     assert [(line["event"], line["log_level"]) for line in said] == [("standby_in_vain", "error")]
     assert Fault.SLOT in reason
+    assert cycle.pauses == [QUICK_RETRY_S], "whoever waits in vain looks more often"
+
+
+async def test_a_lock_that_no_walsender_holds_is_trouble_at_once(cycle: Cycle, health: Health) -> None:
+    stranger = LockHolder(7, "psql", None, is_walsender=False)
+    await cycle.stand_by(ANOTHER._replace(holder=stranger, slot_is_read=False))
+
+    (reason,) = health.readiness(cycle.clock.now).reasons
+    assert reason.startswith("slot: the lock is held by psql, pid 7, which can't read slot 's'")
+    assert "Fix: end that session" in reason
 
 
 # Saying
