@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 
+import psycopg
 import pytest
 
 from penstock.local.kinesis import LocalKinesis
 from penstock.local.postgres import PrivatePostgres
+from penstock.postgres.leader.lock import slot_hash64
 from tests.faults.rig import Rig
 from tests.servers.capture_site import CaptureSite, metric, readiness, turns, wait_for_phase, wait_until
 from tests.servers.faults import Delay, FailRecords
@@ -99,16 +101,32 @@ def test_one_failing_key_is_said_while_a_large_transaction_is_fine(rig: Rig) -> 
 
 
 def test_two_slots_under_one_lock_key_are_told_apart(site: CaptureSite) -> None:
-    with site.capture(LEADER_LOCK_KEY_OVERRIDE=4711) as leader:
+    with site.capture(LEADER_LOCK_KEY_OVERRIDE=4711, STANDBY_RETRY_INTERVAL_S=5) as leader:
         leader.wait_for_log("streaming")
         mine, other = site.slot, f"{site.slot}_b"
-        with site.capture(LEADER_LOCK_KEY_OVERRIDE=4711, REPLICATION_SLOT=other) as vain:
-            answer = wait_for_phase(vain, "standby")
-            assert answer["status"] == 503
-            assert f"reads slot '{mine}', not '{other}'" in " ".join(answer["reasons"])
+        with site.capture(
+            LEADER_LOCK_KEY_OVERRIDE=4711, REPLICATION_SLOT=other, STANDBY_RETRY_INTERVAL_S=5
+        ) as vain:
+            turns(vain, ready=False, sentence=f"reads slot '{mine}', not '{other}'")
+            assert readiness(vain)["phase"] == "standby"
             assert vain.wait_for_log("standby_in_vain")["level"] == "error"
-        with site.capture(LEADER_LOCK_KEY_OVERRIDE=4711) as standby:
-            assert wait_for_phase(standby, "standby")["status"] == 200
+            with site.capture(LEADER_LOCK_KEY_OVERRIDE=4711) as standby:
+                assert wait_for_phase(standby, "standby")["status"] == 200
+            leader.stop()
+            assert leader.wait() == 0
+            turns(vain, ready=True)
+            assert readiness(vain)["phase"] == "streaming"
+
+
+def test_a_session_that_holds_the_lock_and_can_read_no_slot(site: CaptureSite) -> None:
+    with psycopg.connect(site.conninfo, application_name="a stranger") as stranger:
+        stranger.execute("SELECT pg_advisory_lock(%s)", [slot_hash64(site.slot)])
+        with site.capture(STANDBY_RETRY_INTERVAL_S=5) as vain:
+            sentence = f"held by a stranger at 127.0.0.1, pid {stranger.info.backend_pid}, which can't read"
+            turns(vain, ready=False, sentence=sentence)
+            assert readiness(vain)["phase"] == "standby"
+            stranger.close()
+            turns(vain, ready=True)
 
 
 def test_changes_that_the_server_leaves_out_make_it_unready(site: CaptureSite) -> None:

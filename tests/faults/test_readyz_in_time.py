@@ -10,11 +10,18 @@ import pytest
 
 from penstock.local.kinesis import LocalKinesis
 from penstock.local.postgres import PrivatePostgres
-from tests.servers.capture_site import CaptureSite, metric, turns, wait_until
+from penstock.settings.postgres import LeaderSettings
+from tests.servers.capture_site import CaptureSite, metric, readiness, turns, wait_until
 from tests.servers.fault_proxy import FaultProxy
 from tests.servers.faults import FailRecords
 
 OUTAGE_LIMIT_S = 2.0
+LEADER = LeaderSettings()
+DEFAULTS = {
+    "LEADER_TIMEOUT_S": LEADER.timeout_s,
+    "STANDBY_RETRY_INTERVAL_S": LEADER.standby_retry_interval_s,
+}
+LONGEST_PAUSE_S = 4.0
 
 
 @pytest.fixture
@@ -37,18 +44,34 @@ def site(server: PrivatePostgres, kinesis: LocalKinesis, stream: str, fault_prox
     )
 
 
+@pytest.mark.parametrize(
+    ("times", "limit_s"),
+    [
+        pytest.param({}, OUTAGE_LIMIT_S, id="quick"),
+        pytest.param(DEFAULTS, OUTAGE_LIMIT_S, id="defaults"),
+        pytest.param(DEFAULTS, LEADER.sink_outage_disconnect_s, marks=pytest.mark.long, id="all-defaults"),
+    ],
+)
 def test_kinesis_and_postgres_go_and_come_back(
-    site: CaptureSite, server: PrivatePostgres, fault_proxy: FaultProxy
+    site: CaptureSite,
+    server: PrivatePostgres,
+    fault_proxy: FaultProxy,
+    times: dict[str, object],
+    limit_s: float,
 ) -> None:
-    with site.capture() as capture:
+    with site.capture(**times, SINK_OUTAGE_DISCONNECT_S=limit_s) as capture:
         capture.wait_for_log("streaming")
         turns(capture, ready=True)
         fault_proxy.outage()
         site.psql("INSERT INTO t VALUES (1)")
-        time.sleep(OUTAGE_LIMIT_S)
-        turns(capture, ready=False, sentence="sink: ")
-        wait_until(lambda: metric(capture, "penstock_behind_seconds") > OUTAGE_LIMIT_S + 1, "it gets later")
-        wait_until(lambda: metric(capture, "penstock_frontier_age_seconds") > OUTAGE_LIMIT_S, "it stands")
+        time.sleep(limit_s)
+        turns(capture, ready=False, sentence="ConnectionRefusedError")
+        (said, _) = readiness(capture)["reasons"]
+        assert said.startswith("sink: ")
+        assert fault_proxy.url in said
+        # By then it is asked as seldom as it ever is.
+        wait_until(lambda: metric(capture, "penstock_behind_seconds") > limit_s + LONGEST_PAUSE_S, "it waits")
+        wait_until(lambda: metric(capture, "penstock_frontier_age_seconds") > limit_s, "it stands")
         assert metric(capture, "penstock_ready") == 0
         fault_proxy.restore()
         turns(capture, ready=True)
@@ -56,7 +79,10 @@ def test_kinesis_and_postgres_go_and_come_back(
         assert metric(capture, "penstock_ready") == 1
 
         server.stop("fast")
-        turns(capture, ready=False, sentence="postgres: ")
+        turns(capture, ready=False, sentence="Connection refused")
+        assert readiness(capture)["reasons"][0].startswith("postgres: can't connect to Postgres: ")
+        age = "penstock_slot_read_age_seconds"
+        wait_until(lambda: metric(capture, age) > 2 * LONGEST_PAUSE_S, "it is asked seldom")
         server.start()
         turns(capture, ready=True)
         site.wait_until_confirmed()

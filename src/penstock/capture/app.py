@@ -19,6 +19,7 @@ from penstock.ops.server import OpsServer
 from penstock.postgres.leader.line import LeaderLine
 from penstock.postgres.slot.monitor import SlotMonitor
 from penstock.service.cycle import LeaderCycle
+from penstock.service.retry_policy import QUICK_RETRY_S
 from penstock.settings.services import CaptureSettings
 from penstock.status.board import StatusBoard
 from penstock.status.capture_metrics import CaptureMetrics
@@ -107,8 +108,12 @@ class CaptureApp:
         self._cycle.forget_positions()
         self._board.forget_positions()
 
-    async def _wait_for_sink(self) -> None:
-        """Compete only when the destination answers: a leader that can't publish only holds others up."""
+    async def _wait_for_sink(self) -> bool:
+        """Compete only when the destination answers: a leader that can't publish only holds others up.
+
+        Returns whether it answered at once.
+        """
+        at_once = True
         while not self._cycle.stop.is_set():
             unforeseen = None
             try:
@@ -119,12 +124,14 @@ class CaptureApp:
                 unforeseen = error
             if failed is None:
                 self._health.clear_fault(Fault.SINK)
-                return
+                return at_once
+            at_once = False
             self._health.enter(Phase.SINK_DOWN)
             sentence = f"{failed.code}: {failed.message}"
             self._health.set_fault(Fault.SINK, sentence)
             self._cycle.say("error", "sink_down", sentence, unforeseen)
-            await self._cycle.pause(self._settings.leader.standby_retry_interval_s)
+            await self._cycle.pause(min(self._settings.leader.standby_retry_interval_s, QUICK_RETRY_S))
+        return at_once
 
 
 async def capture(settings: CaptureSettings) -> None:

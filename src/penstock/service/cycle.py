@@ -94,22 +94,27 @@ class LeaderCycle:
         elif self._unread_since is None:
             self._unread_since = now
         trouble = another.trouble(unread_s=0.0 if self._unread_since is None else now - self._unread_since)
+        pause_s = self._standby_retry_interval_s
         if trouble is None:
             self._health.clear_fault(Fault.SLOT)
             self.say("info", "standby", f"{another.description} leads")
         else:
             self._health.set_fault(Fault.SLOT, trouble)
             self.say("error", "standby_in_vain", trouble)
-        await self.pause(self._standby_retry_interval_s)
+            pause_s = min(pause_s, QUICK_RETRY_S)
+        await self.pause(pause_s)
 
     async def recover(
         self,
         error: Exception,
         *,
-        wait_for_sink: Callable[[], Awaitable[None]] | None = None,
+        wait_for_sink: Callable[[], Awaitable[bool]] | None = None,
         look: Look | None = None,
     ) -> None:
-        """Say what ended a leadership, and wait as long as that error asks for."""
+        """Say what ended a leadership, and wait as long as that error asks for.
+
+        `wait_for_sink` tells whether the sink answered at once.
+        """
         policy = policy_for(error)
         confirmed_lsn, led_s = self._ended
         relapse = self._relapses.failed(error, confirmed_lsn=confirmed_lsn, led_s=led_s)
@@ -117,7 +122,9 @@ class LeaderCycle:
         self._unread_since = None
         self._health.enter(Phase.WAITING)
         sentence = _sentence(error, relapse, confirmed_lsn)
-        if policy.pace is not Pace.WHEN_SINK_ANSWERS:
+        if policy.pace is Pace.WHEN_SINK_ANSWERS:
+            self._health.set_fault(Fault.SINK, sentence)
+        else:
             self._health.clear_leadership_faults()
             fault = Fault.POSTGRES if isinstance(error, PostgresError) else Fault.SERVICE
             self._health.set_fault(fault, sentence)
@@ -133,10 +140,11 @@ class LeaderCycle:
             case Pace.SLOW:
                 await self._pause_until_it_looks_otherwise(look)
             case Pace.WHEN_SINK_ANSWERS:
-                # A sink may answer the probe and still refuse our records: give another the chance to lead.
-                await self.pause(self._standby_retry_interval_s)
-                if wait_for_sink is not None:
-                    await wait_for_sink()
+                if wait_for_sink is None or await wait_for_sink():
+                    # It answers, and took nothing of ours: give another the chance to lead.
+                    self._health.set_fault(Fault.SINK, sentence)
+                    await self.pause(self._standby_retry_interval_s)
+                    self._health.clear_fault(Fault.SINK)
             case Pace.SOON:
                 longest = min(self._standby_retry_interval_s, QUICK_RETRY_S)
                 await self.pause(min(longest, _FIRST_RETRY_S * 2.0 ** min(relapse.failures - 1, 10)))

@@ -43,7 +43,7 @@ class Fault(StrEnum):
     STREAM = "stream"
     """The stream refuses what a leader sends; cleared by an accepted record, or when another leads."""
     KEYS = "keys"
-    """Kinesis answers, but fails some keys for long; cleared when it takes them, or with the leadership."""
+    """Kinesis answers, but fails some keys for long; set and cleared by the publisher."""
     MARKS = "marks"
     """Manifests are refused; cleared by an accepted one, or when another leads."""
     SLOT = "slot"

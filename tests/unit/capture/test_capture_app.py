@@ -38,13 +38,17 @@ def app_with(sink: Any) -> CaptureApp:
 async def test_whatever_a_probe_raises_is_said_and_waited_out() -> None:
     sink = Sink(KeyError("secret"), Failed("Gone", "no such stream", stream_fault=True), None)
     with capture_logs() as said:
-        await app_with(sink)._wait_for_sink()
+        assert not await app_with(sink)._wait_for_sink()
 
     assert [(line["event"], line["detail"]) for line in said] == [
         ("sink_down", "ProbeFailed: KeyError"),
         ("sink_down", "Gone: no such stream"),
     ]
     assert sink.outcomes == []
+
+
+async def test_a_sink_that_answers_is_not_waited_for() -> None:
+    assert await app_with(Sink(None))._wait_for_sink()
 
 
 async def test_a_process_without_threads_waits_for_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -334,21 +334,26 @@ async def test_a_stop_ends_the_looks(cycle: Cycle) -> None:
     assert cycle.pauses == []
 
 
-async def test_the_sink_is_waited_for_after_the_pause(cycle: Cycle, health: Health) -> None:
-    """A sink may answer a probe and refuse our records: another gets its chance to lead first."""
-    order: list[object] = []
+@pytest.mark.parametrize(("at_once", "pauses"), [(False, []), (True, [STANDBY_S])])
+async def test_a_sink_that_answers_at_once_and_took_nothing_is_left_to_another_first(
+    cycle: Cycle, health: Health, at_once: bool, pauses: list[float]
+) -> None:
+    reasons: list[list[str]] = []
 
-    async def wait_for_sink() -> None:
-        order.extend([*cycle.pauses, "sink"])
+    async def wait_for_sink() -> bool:
+        reasons.append(health.readiness(cycle.clock.now).reasons)
+        health.clear_fault(Fault.SINK)
+        return at_once
 
     await cycle.recover(SinkOutage("nothing accepted"), wait_for_sink=wait_for_sink)
 
-    assert order == [STANDBY_S, "sink"]
-    assert health.readiness(cycle.clock.now).reasons == ["phase is waiting"], "the sink's own fault says it"
+    assert cycle.pauses == pauses
+    assert reasons == [["sink: nothing accepted", "phase is waiting"]], "it is said before the sink answers"
+    assert health.readiness(cycle.clock.now).reasons == ["phase is waiting"]
 
 
 async def test_another_error_does_not_wait_for_the_sink(cycle: Cycle) -> None:
-    async def wait_for_sink() -> None:
+    async def wait_for_sink() -> bool:
         pytest.fail("the sink has nothing to do with it")
 
     await cycle.recover(LineLost("cut"), wait_for_sink=wait_for_sink)
@@ -518,6 +523,16 @@ async def test_a_lock_of_another_slot_is_trouble_at_once(cycle: Cycle, health: H
     assert "reads slot 's', not 'mine'" in reason
     assert [(line["event"], line["log_level"]) for line in said] == [("standby_in_vain", "error")]
     assert Fault.SLOT in reason
+    assert cycle.pauses == [QUICK_RETRY_S], "whoever waits in vain looks more often"
+
+
+async def test_a_lock_that_no_walsender_holds_is_trouble_at_once(cycle: Cycle, health: Health) -> None:
+    stranger = LockHolder(7, "psql", None, is_walsender=False)
+    await cycle.stand_by(ANOTHER._replace(holder=stranger, slot_is_read=False))
+
+    (reason,) = health.readiness(cycle.clock.now).reasons
+    assert reason.startswith("slot: the lock is held by psql, pid 7, which can't read slot 's'")
+    assert "Fix: end that session" in reason
 
 
 # Saying

@@ -206,6 +206,7 @@ def test_what_only_a_leader_suffers_from_ends_with_the_leadership() -> None:
         "service: why",
         "sink: why",
         "stream: why",
+        "keys: why",
         "marks: why",
         "slot: why",
         "dropped: why",

@@ -34,7 +34,8 @@ class Settled(NamedTuple):
 class FailingKeys(NamedTuple):
     """Keys of which Kinesis has accepted nothing for long, though it answers."""
 
-    count: int
+    keys: int
+    """How many."""
     since: float
     """The one that fails for longest, since when."""
 

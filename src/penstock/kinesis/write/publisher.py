@@ -36,7 +36,7 @@ from penstock.status.health import Fault
 from penstock.status.loop_probe import LoopProbe
 
 _SAY_AGAIN_S = 5.0
-_KEYS_EVERY_S = 1.0
+_KEYS_EVERY_S = 0.25
 _MUCH = 0.5
 """A share of the in-flight limits: from here on it matters what waits behind a failing key."""
 
@@ -93,7 +93,6 @@ class KinesisPublisher:
         self._said_at = float("-inf")
         self._record_code = ""
         """Kinesis' last word for a single record that it failed."""
-        self._keys_fail = False
         self._on_marked: list[_Callback] = []
         self._refused_events: deque[ChangeEvent] = deque()
         """Refused by Kinesis, and waiting for their turn to be quarantined."""
@@ -155,6 +154,7 @@ class KinesisPublisher:
         """
         self._queue.set_wakeup(None)
         self._failure = asyncio.CancelledError()
+        self._health.clear_fault(Fault.KEYS)
         self._probe.stop()
         self._gate.close()
         await self._answered(until)
@@ -205,11 +205,10 @@ class KinesisPublisher:
     def _note_failing_keys(self, now: float) -> None:
         """A key that fails for as long as an outage may last holds the frontier, though the rest flows."""
         failing = self._plan.failing_keys(since=now - self._outage_limit_s)
-        self._keys_fail = failing is not None
         if failing is None:
             self._health.clear_fault(Fault.KEYS)
             return
-        keys = f"{failing.count:,} partition key{'s' * (failing.count > 1)}"
+        keys = f"{failing.keys:,} partition key{'s' * (failing.keys > 1)}"
         self._health.set_fault(
             Fault.KEYS,
             f"Kinesis fails {keys} for {now - failing.since:.0f} s ({self._record_code}): what waits for them"

@@ -46,7 +46,11 @@ from penstock.settings.timings import Timings
 _BUSY_RETRY_S: Final = 0.2
 _LAST_WORD_S: Final = 1.0
 UNREAD_S: Final = 60.0
-"""So long a leader may take to begin its stream before a standby finds that odd."""
+"""So long a leader may take to begin its stream before a standby finds that odd.
+
+It can't be told sooner: a slot that is created waits for open transactions, and shapes prepare before they
+read.
+"""
 
 Work = Coroutine[Any, Any, None]
 """A part of a leadership: it runs until it is cancelled or fails."""
@@ -79,6 +83,12 @@ class AnotherLeads(NamedTuple):
                 f"the lock is held by {self.description} which reads slot {reads!r}, not {self.slot!r}: two"
                 " slots share one lock key. Fix: give each slot a LEADER_LOCK_KEY_OVERRIDE of its own, or"
                 " set none"
+            )
+        if self.holder is not None and not self.holder.is_walsender:
+            return (
+                f"the lock is held by {self.description} which can't read slot {self.slot!r}: it is no"
+                " walsender, so no Penstock. Fix: end that session, or set a LEADER_LOCK_KEY_OVERRIDE of our"
+                " own"
             )
         if unread_s > UNREAD_S:
             return (

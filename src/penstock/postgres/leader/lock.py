@@ -15,7 +15,8 @@ _TRY: LiteralString = "SELECT pg_catalog.pg_try_advisory_lock(%s), pg_catalog.pg
 _HOLDER: LiteralString = """
 SELECT l.pid, (SELECT a.application_name || coalesce(' at ' || host(a.client_addr), '')
                FROM pg_catalog.pg_stat_activity a WHERE a.pid = l.pid),
-       (SELECT s.slot_name::text FROM pg_catalog.pg_replication_slots s WHERE s.active_pid = l.pid LIMIT 1)
+       (SELECT s.slot_name::text FROM pg_catalog.pg_replication_slots s WHERE s.active_pid = l.pid LIMIT 1),
+       EXISTS (SELECT FROM pg_catalog.pg_stat_replication w WHERE w.pid = l.pid)
 FROM pg_catalog.pg_locks l
 WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
   AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())
@@ -31,6 +32,8 @@ class LockHolder(NamedTuple):
     description: str | None
     reads_slot: str | None = None
     """The replication slot that this session reads."""
+    is_walsender: bool = True
+    """Whether it could read one; every leader holds the lock on such a session."""
 
 
 def slot_hash64(slot: str) -> int:

@@ -332,6 +332,14 @@ async def test_keys_that_fail_for_long_are_a_fault_until_they_are_taken(
     await made.publisher.close()
 
 
+async def test_failing_keys_are_no_fault_of_whoever_publishes_no_more() -> None:
+    made = parts(Sink(lambda events: answered(["InternalFailure"] * len(events))), outage_limit_s=0.1)
+    await made.put("bad")
+    await run_until(made, lambda: any("keys: " in reason for reason in made.health.readiness(0.0).reasons))
+
+    assert made.health.readiness(0.0).reasons == ["phase is starting"]
+
+
 async def test_a_key_that_fails_alone_is_no_outage() -> None:
     """Kinesis answers for each record; giving up the slot would only bring the same again."""
     sink = Sink(lambda events: answered(["InternalFailure"] * len(events)))
