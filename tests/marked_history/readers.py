@@ -20,6 +20,9 @@ from penstock.kinesis.read.marked_ranges import MarkedRecord, ShardSpan, has_beg
 from tests.marked_history.delayed_stream import DelayedStream
 from tests.marked_history.leader import SLOT, SYSTEM
 
+LONGEST_SILENCE = 10
+"""So many empty pages, and nothing comes any more."""
+
 
 class Reader(Protocol):
     """What it has applied, from where on, and up to where."""
@@ -97,7 +100,11 @@ class PlainReader:
         found: list[tuple[int, bytes]] = []
         if shard not in self._stream.held:
             return found
+        silence = 0
         for page in self._stream.pages(shard, Start.at(first)):
+            silence = 0 if page.records else silence + 1
+            if silence > LONGEST_SILENCE:
+                break  # retention has taken it
             found += [(each.sequence, each.data) for each in page.records if each.sequence <= last]
             if any(each.sequence >= last for each in page.records):
                 break
