@@ -357,8 +357,6 @@ class KinesisPublisher:
     def _accepted(self, events: list[ChangeEvent], entries: Sequence[Entry], now: float) -> None:
         self._clock.judged(now)
         self._health.clear_fault(Fault.STREAM)
-        if self._keys_fail:
-            self._note_failing_keys(now)
         if self._refused_at_first:
             self._reprieve(events)
         self._metrics.count_accepted(
