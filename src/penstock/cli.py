@@ -461,6 +461,7 @@ def _leave_at_once() -> NoReturn:
 
 
 def _status(arguments: argparse.Namespace) -> int:
+    from penstock.ops.address import own_url_of
     from penstock.outside.command import Anybody, Process, Storage, Teller, show_status
 
     if arguments.config is not None and arguments.url is not None:
@@ -478,7 +479,7 @@ def _status(arguments: argparse.Namespace) -> int:
         teller = Process(arguments.url.rstrip("/"), load_slot_settings().ops.secret)
     else:
         slot = load_slot_settings()
-        teller = Anybody(slot, f"http://{slot.ops.host}:{slot.ops.port}")
+        teller = Anybody(slot, own_url_of(slot.ops.host, slot.ops.port))
     return show_status(teller, json=arguments.json, watch_s=arguments.watch)
 
 
