@@ -12,6 +12,7 @@ from typing import NoReturn
 import pytest
 
 from penstock import cli, exit_codes
+from penstock.cli_arguments import new_parser
 from penstock.cli_help import HELP
 from penstock.errors import PenstockError
 from penstock.settings.kinds import Group
@@ -33,7 +34,7 @@ def test_examples_can_be_typed(command: str) -> None:
         words = shlex.split(re.split(r" >+ ", line)[0])
         assert words[0] == (command or words[0])
         assert what
-        assert cli._parser().parse_args(words).command == words[0]
+        assert new_parser().parse_args(words).command == words[0]
 
 
 @pytest.mark.parametrize("command", HELP)
@@ -44,7 +45,7 @@ def test_variables_exist(command: str) -> None:
 
 
 def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
-    [commands] = [a for a in cli._parser()._actions if isinstance(a, argparse._SubParsersAction)]
+    [commands] = [a for a in new_parser()._actions if isinstance(a, argparse._SubParsersAction)]
     assert set(commands.choices) == HELP.keys() - {""}
     for command in ("", *commands.choices):
         with pytest.raises(SystemExit) as end:

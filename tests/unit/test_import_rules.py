@@ -37,6 +37,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("sources",),
     ("capture", "shapes", "spark"),
     ("check", "demo", "bench", "outside", "init", "completion", "cli_help"),
+    ("cli_arguments",),
     ("cli",),
     ("entry",),
     ("__main__",),
