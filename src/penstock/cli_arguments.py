@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
+from penstock import exit_codes
 from penstock.bench.parts import KINESIS_PARTS, PARTS, parse_parts
-from penstock.cli_help import HELP
+from penstock.cli_help import HELP, table
 from penstock.completion import SHELLS
 from penstock.model.relation import Relation
 
@@ -18,9 +19,19 @@ if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says in a line what is wrong with an argument, as every error of ours: no page of usage before it."""
+
+    def error(self, message: str) -> NoReturn:
+        """See ArgumentParser."""
+        self.exit(
+            exit_codes.BAD_INPUT, f"{self.prog}: {' '.join(message.split())}. Fix: see {self.prog} --help\n"
+        )
+
+
 def new_parser() -> argparse.ArgumentParser:
     """What was typed has `command`, and behind that `bench` says of what."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="penstock",
         description="Every committed change of a Postgres database, in a Kinesis stream and in lake tables.",
         epilog=HELP[""].epilog(),
@@ -175,7 +186,7 @@ def _add_bench(commands: Commands) -> None:
 
 
 def _add_bench_capture(benches: Commands) -> None:
-    capture = benches.add_parser("capture", help="throughput, latency, memory of capture")
+    capture = _add_command(benches, "bench capture", "measure throughput, latency and memory of capture")
     capture.add_argument("--changes", type=int, default=300_000, help="size of the backlog")
     capture.add_argument("--rounds", type=int, default=5, help="how often the backlog is measured")
     capture.add_argument(
@@ -186,13 +197,7 @@ def _add_bench_capture(benches: Commands) -> None:
 
 
 def _add_bench_shapes(benches: Commands) -> None:
-    shapes = benches.add_parser(
-        "shapes",
-        help="flushes, snapshots and latency of shapes",
-        description="Measure shapes, print a table; exit 1 if a target of it was missed.",
-        epilog="\n".join(["parts:", *(f"  {part:<10} {what}" for part, what in PARTS.items())]),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    shapes = _add_command(benches, "bench shapes", "measure flushes, snapshots and latency of shapes", PARTS)
     shapes.add_argument(
         "--only",
         type=_bench_parts,
@@ -213,12 +218,11 @@ def _add_bench_shapes(benches: Commands) -> None:
 
 
 def _add_bench_kinesis(benches: Commands) -> None:
-    kinesis = benches.add_parser(
-        "kinesis",
-        help="readers of a marked stream, and shapes from it; needs penstock[demo]",
-        description="Measure readers of a marked stream, print a table; exit 1 if a target of it was missed.",
-        epilog="\n".join(["parts:", *(f"  {part:<10} {what}" for part, what in KINESIS_PARTS.items())]),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    kinesis = _add_command(
+        benches,
+        "bench kinesis",
+        "measure readers of a marked stream, and shapes from it; needs penstock[demo]",
+        KINESIS_PARTS,
     )
     kinesis.add_argument(
         "--only",
@@ -240,12 +244,16 @@ def _add_stream(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument("--from", dest="stream", metavar="kinesis://STREAM", help=what)
 
 
-def _add_command(commands: Commands, name: str, what: str) -> argparse.ArgumentParser:
+def _add_command(
+    commands: Commands, name: str, what: str, parts: Mapping[str, str] | None = None
+) -> argparse.ArgumentParser:
+    """`name`: all of its words; `parts`: those that it can be asked for by `--only`."""
+    epilog = HELP[name].epilog()
     parser = commands.add_parser(
-        name,
+        name.split()[-1],
         help=what,
         description=f"{what[0].upper()}{what[1:]}.",
-        epilog=HELP[name].epilog(),
+        epilog=f"{table('parts', list(parts.items()))}\n\n{epilog}" if parts else epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _add_verbose(parser)
