@@ -31,7 +31,7 @@ class _Parser(argparse.ArgumentParser):
 
 def new_parser() -> argparse.ArgumentParser:
     """What was typed has `command`, and behind that `bench` says of what."""
-    parser = _Parser(
+    parser: argparse.ArgumentParser = _Parser(
         prog="penstock",
         description="Every committed change of a Postgres database, in a Kinesis stream and in lake tables.",
         epilog=HELP[""].epilog(),
