@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Final, NamedTuple
 
-from penstock import cli
+from penstock.cli_arguments import new_parser
 from tests.markdown_pages import ROOT
 
 OTHERS: Final = frozenset(
@@ -125,7 +125,7 @@ def _penstock(arguments: Sequence[str]) -> str | None:
     errors = io.StringIO()
     try:
         with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
-            cli._parser().parse_args(arguments)
+            new_parser().parse_args(arguments)
     except SystemExit as end:
         return errors.getvalue() if end.code else None
     return None
@@ -165,7 +165,7 @@ def mention_complaint(mention: str) -> str | None:
     words = mention.split()
     if words[0] == "make":
         return _make(words[1:2])
-    parser = cli._parser()
+    parser = new_parser()
     for word in words[1:]:
         if word.startswith("-"):
             option = word.partition("=")[0]

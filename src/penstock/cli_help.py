@@ -15,6 +15,11 @@ _OPS: Final = ("OPS_HOST, OPS_PORT", "where health, metrics and the page listen 
 _OK: Final = exit_codes.OK
 _FAILED: Final = exit_codes.FAILED
 _BAD: Final = exit_codes.BAD_INPUT
+_MEASURED: Final = {
+    _OK: "measured",
+    _FAILED: "a target was missed",
+    _BAD: "a bad argument, or a program or package is missing",
+}
 
 
 class Help(NamedTuple):
@@ -27,10 +32,10 @@ class Help(NamedTuple):
 
     def epilog(self) -> str:
         """The text behind the arguments."""
-        parts = [_table("examples", [(f"penstock {line}".rstrip(), what) for line, what in self.examples])]
+        parts = [table("examples", [(f"penstock {line}".rstrip(), what) for line, what in self.examples])]
         if self.variables:
-            parts.append(_table("variables, from the environment or .env", self.variables))
-        parts.append(_table("exit codes", [(str(code), what) for code, what in self.exits.items()]))
+            parts.append(table("variables, from the environment or .env", self.variables))
+        parts.append(table("exit codes", [(str(code), what) for code, what in self.exits.items()]))
         return "\n\n".join(parts)
 
 
@@ -139,7 +144,30 @@ HELP: Final[Mapping[str, Help]] = {
     ),
     "bench": Help(
         [("bench capture --rounds 3", "capture"), ("bench shapes --only backlog,verify", "parts of shapes")],
-        {_OK: "measured", _FAILED: "a target was missed", _BAD: "a bad argument, or Spark is missing"},
+        _MEASURED,
+    ),
+    "bench capture": Help(
+        [
+            ("bench capture", "everything, with an outage of ten minutes"),
+            ("bench capture --rounds 3 --outage-minutes 0", "three rounds, and no outage"),
+            ("bench capture --markdown table.md --plot memory.svg", "for the docs"),
+        ],
+        _MEASURED,
+    ),
+    "bench shapes": Help(
+        [
+            ("bench shapes", "all parts"),
+            ("bench shapes --only backlog,verify --rounds 1", "two of them, once"),
+            ("bench shapes --markdown table.md", "for the docs"),
+        ],
+        _MEASURED,
+    ),
+    "bench kinesis": Help(
+        [
+            ("bench kinesis", "all parts"),
+            ("bench kinesis --only latency --commits 5", "one of them"),
+        ],
+        _MEASURED,
     ),
     "completion": Help(
         [
@@ -150,9 +178,10 @@ HELP: Final[Mapping[str, Help]] = {
         {_OK: "printed", _BAD: "no such shell"},
     ),
 }
-"""By command; the program itself has no name."""
+"""By command, with all of its words; the program itself has no name."""
 
 
-def _table(heading: str, rows: Sequence[tuple[str, str]]) -> str:
+def table(heading: str, rows: Sequence[tuple[str, str]]) -> str:
+    """Two columns below a heading."""
     width = max(len(left) for left, _ in rows)
     return "\n".join([f"{heading}:", *(f"  {left:<{width}}  {right}" for left, right in rows)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -25,6 +26,10 @@ class _Ops(BaseHTTPRequestHandler):
         """Nothing."""
 
 
+class _SixServer(HTTPServer):
+    address_family = socket.AF_INET6
+
+
 @pytest.fixture
 def port() -> Iterator[int]:
     with HTTPServer(("127.0.0.1", 0), _Ops) as server:
@@ -44,6 +49,13 @@ def _check(**env: str) -> int:
 @pytest.mark.parametrize("host", ["", "0.0.0.0", "127.0.0.1"])
 def test_a_process_that_answers_is_healthy(host: str, port: int) -> None:
     assert _check(OPS_HOST=host, OPS_PORT=str(port)) == 0
+
+
+@pytest.mark.parametrize("host", ["::", "::1"])
+def test_so_is_one_that_listens_by_ipv6(host: str) -> None:
+    with _SixServer(("::1", 0), _Ops) as server:
+        threading.Thread(target=server.handle_request).start()
+        assert _check(OPS_HOST=host, OPS_PORT=str(server.server_port)) == 0
 
 
 def test_one_that_says_no_is_not(port: int, monkeypatch: pytest.MonkeyPatch) -> None:

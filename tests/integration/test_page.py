@@ -17,6 +17,7 @@ from tests.servers.browser import Browser
 from tests.servers.capture_process import CaptureProcess
 from tests.servers.capture_site import CaptureSite, wait_for_phase
 from tests.servers.fault_proxy import FaultProxy
+from tests.servers.page_stage import PageStage
 from tests.servers.shapes_fixtures import Serve
 from tests.servers.shapes_site import ShapesSite, shape_lines
 
@@ -173,6 +174,20 @@ def takeover(browser: Browser, site: CaptureSite, leader: CaptureProcess, standb
     standby.kill9()
     browser.wait_for("#stale", "This process has not answered since")
     assert browser.complaints() == []
+
+
+def test_a_standby_of_shapes(browser: Browser) -> None:
+    with PageStage(shapes=3) as stage:
+        browser.open(stage.url)
+        browser.wait_for("#headline", "streaming, ready")
+        browser.wait_for("#rows tr", "orders")
+        stage.stand_by("shapes s at 10.0.0.7, pid 7")
+        browser.wait_for("#headline", "standby, ready")
+        browser.wait_for("#trouble", "This process stands by, ready to lead.")
+        assert browser.text("h1") == "penstock shapes"
+        browser.wait_for("#facts dd", "10.0.0.7, pid 7")
+        browser.wait(lambda: not browser.texts("#rows tr"), "nothing is said of shapes that another leads")
+        assert browser.complaints() == []
 
 
 @pytest.mark.timeout(900)

@@ -82,7 +82,7 @@ def test_capture_and_the_manifests(
     postgres: PrivatePostgres, database: str, kinesis: LocalKinesis, stream: str
 ) -> None:
     with FaultProxy(kinesis.endpoint_url, secret_key=AWS_SECRET) as proxy:
-        own = {**MARKED, **PLANTED, "SINK_OUTAGE_DISCONNECT_S": 1, "STANDBY_RETRY_INTERVAL_S": 0.5}
+        own = {**MARKED, **PLANTED, "SINK_OUTAGE_DISCONNECT_S": "1", "STANDBY_RETRY_INTERVAL_S": "0.5"}
         site = CaptureSite(postgres, database, kinesis, stream, AWS_ENDPOINT_URL_KINESIS=proxy.url, **own)
         site.psql("CREATE TABLE t (id text PRIMARY KEY, v text)")
         with nothing_is_told(capture := site.capture()) as told:

@@ -54,6 +54,15 @@ class PageStage:
         """The processor time of its loop so far."""
         return self._loop.call(time.thread_time)
 
+    def stand_by(self, leader: str) -> None:
+        """From now on another leads."""
+
+        def rest() -> None:
+            self.board.rest()
+            self.health.stand_by(leader)
+
+        self._loop.call(rest)
+
     def _passed_s(self) -> float:
         return 3600 + time.monotonic() - self._began
 

@@ -12,7 +12,9 @@ from typing import NoReturn
 import pytest
 
 from penstock import cli, exit_codes
+from penstock.cli_arguments import new_parser
 from penstock.cli_help import HELP
+from penstock.completion import describe
 from penstock.errors import PenstockError
 from penstock.settings.kinds import Group
 from penstock.settings.services import CaptureSettings, ShapesSettings
@@ -31,9 +33,9 @@ def settings_of(root: type[Group]) -> set[str]:
 def test_examples_can_be_typed(command: str) -> None:
     for line, what in HELP[command].examples:
         words = shlex.split(re.split(r" >+ ", line)[0])
-        assert words[0] == (command or words[0])
+        assert words[: len(command.split())] == command.split()
         assert what
-        assert cli._parser().parse_args(words).command == words[0]
+        assert new_parser().parse_args(words).command == words[0]
 
 
 @pytest.mark.parametrize("command", HELP)
@@ -43,16 +45,42 @@ def test_variables_exist(command: str) -> None:
     assert not {name for name in named if not NOT_OURS.fullmatch(name)} - known
 
 
+EVERY_COMMAND = [command.path for command in describe(new_parser()).all()]
+
+
 def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
-    [commands] = [a for a in cli._parser()._actions if isinstance(a, argparse._SubParsersAction)]
-    assert set(commands.choices) == HELP.keys() - {""}
-    for command in ("", *commands.choices):
+    assert set(EVERY_COMMAND) == HELP.keys()
+    for command in EVERY_COMMAND:
         with pytest.raises(SystemExit) as end:
             cli.main([*command.split(), "--help"])
         assert end.value.code == 0
         text = capsys.readouterr().out
-        assert "examples:\n  penstock " in text
+        assert f"examples:\n  penstock {command}" in text
         assert "exit codes:\n  0  " in text
+        assert "--verbose" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("", "penstock: the following arguments are required: COMMAND. Fix: see penstock --help"),
+        (
+            "bench",
+            "penstock bench: the following arguments are required: WHAT. Fix: see penstock bench --help",
+        ),
+        ("check --so", "penstock: unrecognized arguments: --so. Fix: see penstock --help"),
+        (
+            "demo --seconds 1",
+            "penstock demo: argument --seconds: '1' is not a whole number from 4 to 60."
+            " Fix: see penstock demo --help",
+        ),
+    ],
+)
+def test_a_wrong_argument_is_a_line(words: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(words.split())
+    assert end.value.code == exit_codes.BAD_INPUT
+    assert capsys.readouterr() == ("", f"{said}\n")
 
 
 def test_exit_codes_are_documented() -> None:

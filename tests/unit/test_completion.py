@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli import _parser
+from penstock.cli_arguments import new_parser
 from penstock.completion import SHELLS, Command, describe
 
-PROGRAM = describe(_parser())
+PROGRAM = describe(new_parser())
 
 
 def bash_completes(*words: str, directory: Path | None = None) -> list[str]:

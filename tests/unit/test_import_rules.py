@@ -39,7 +39,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("sources",),
     ("capture", "shapes", "spark"),
     ("demo", "bench", "outside", "init", "completion", "cli_help"),
-    ("check",),
+    ("check", "cli_arguments"),
     ("cli",),
     ("entry",),
     ("__main__",),

@@ -19,6 +19,7 @@ from aiohttp import web
 from penstock.clock import awake_or_asleep
 from penstock.errors import PenstockError
 from penstock.ops.access import LOGIN, SESSION_S, Access
+from penstock.ops.address import url_of
 from penstock.ops.audience import Audience, Squeezer
 from penstock.status.health import Health
 from penstock.status.model import Status
@@ -103,7 +104,7 @@ class OpsServer:
             raise _taken(host, port, error) from error
         self._telling = asyncio.create_task(self._audience.run(), name="page")
         bound_port = self._runner.addresses[0][1]
-        return f"http://{host}:{bound_port}"
+        return url_of(host, bound_port)
 
     async def stop(self) -> None:
         """Stop listening, and disconnect open pages."""

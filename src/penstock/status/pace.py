@@ -10,7 +10,7 @@ _APART_S: Final = 1.0
 
 class _Counted(NamedTuple):
     at: float
-    count: int
+    so_far: int
 
 
 class Pace:
@@ -33,14 +33,14 @@ class Pace:
         if count is None:
             counted.clear()
             return None
-        if counted and (count < counted[-1].count or now < counted[-1].at):
+        if counted and (count < counted[-1].so_far or now < counted[-1].at):
             counted.clear()
         while counted and now - counted[0].at >= 3 * self._over_s:
             counted.popleft()
         while len(counted) > 1 and now - counted[1].at >= self._over_s:
             counted.popleft()
         passed_s = now - counted[0].at if counted else 0.0
-        pace = (count - counted[0].count) / passed_s if passed_s >= _APART_S else None
+        pace = (count - counted[0].so_far) / passed_s if passed_s >= _APART_S else None
         if not counted or now - counted[-1].at >= _APART_S:
             counted.append(_Counted(now, count))
         return pace

@@ -8,10 +8,11 @@ import pytest
 
 from penstock import cli, exit_codes
 from penstock.bench.parts import LEAST, PARTS, parse_parts, wrong_size
+from penstock.cli_arguments import new_parser
 
 
 def options(*arguments: str) -> dict[str, Any]:
-    return vars(cli._parser().parse_args(["bench", "shapes", *arguments]))
+    return vars(new_parser().parse_args(["bench", "shapes", *arguments]))
 
 
 def test_parts_come_in_their_own_order_and_once() -> None:

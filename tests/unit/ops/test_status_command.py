@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from penstock.local.free_ports import free_port
+from penstock.ops.address import own_url_of
 from penstock.ops.bulletin import Bulletin
 from penstock.ops.server import OpsServer
 from penstock.ops.status_command import NoAnswer, as_json, as_text, ask, exit_code
@@ -148,6 +149,18 @@ async def test_nobody_answers() -> None:
     url = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(NoAnswer, match=rf"^no penstock answers at {url}: .*refused. Fix: .*--url"):
         await asyncio.to_thread(ask, url)
+
+
+@pytest.mark.parametrize("host", ["::1", "::"])
+async def test_a_port_of_ipv6_answers_where_it_says(service: Service, host: str) -> None:
+    ops = OpsServer(service.health, service.board.read, service.metrics.exposition)
+    url = await ops.start(host, 0)
+    try:
+        assert url.startswith(f"http://[{host}]:")
+        own = own_url_of(host, url.rpartition(":")[2])
+        assert (await asyncio.to_thread(ask, own)).phase == "starting"
+    finally:
+        await ops.stop()
 
 
 async def test_somebody_else_answers() -> None:

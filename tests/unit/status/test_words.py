@@ -69,7 +69,8 @@ def test_what_is_wrong_and_leaves_it_ready() -> None:
 def test_quarantine_of_both_services() -> None:
     held = msgspec.structs.replace(CAPTURE, quarantined=2)
     stored = ShapesReading(0.1, 2, 1, 0, 0, 0, log_is_full=False, shapes=[], quarantined=2)
-    for leading in ({"capture": held}, {"shapes": stored}):
+    leaders: list[dict[str, Any]] = [{"capture": held}, {"shapes": stored}]
+    for leading in leaders:
         [(what, do)] = warnings(msgspec.structs.replace(STATUS, **leading))
         assert what == "2 records have gone to quarantine since this process began"
         assert "QUARANTINE_URL" in do
