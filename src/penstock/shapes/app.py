@@ -45,6 +45,7 @@ from penstock.shapes.definition.reload import compare_files, terminal_is_gone
 from penstock.shapes.definition.shapes_file import ShapeFileError, load_shapes_file
 from penstock.shapes.definition.source_check import address_of
 from penstock.shapes.ending import ShapeStalled
+from penstock.shapes.feeders import Feeder, feeder_for
 from penstock.shapes.flushing.job_runner import JobThreads
 from penstock.shapes.leadership import Order, Service, ShapesLeadership
 from penstock.shapes.preparation import judge
@@ -53,8 +54,6 @@ from penstock.shapes.readings import ShapeLine
 from penstock.shapes.registry.decisions import not_our_table
 from penstock.shapes.registry.places import open_registry
 from penstock.shapes.registry.registry import RegistryError
-from penstock.shapes.slot_leadership import PostgresLeadership
-from penstock.shapes.stream_leadership import KinesisLeadership
 from penstock.status.board import StatusBoard
 from penstock.status.health import Health, Phase
 from penstock.status.model import SourceReading
@@ -196,13 +195,14 @@ class ShapesApp:
         # Nobody measures them any more.
         while self._removed:
             self._metrics.forget(self._removed.pop())
-        leadership = PostgresLeadership if self._run.stream is None else KinesisLeadership
-        return leadership(
+        feeder = self._feeder(self._file)
+        return feeder.leadership(
             self._settings,
             Order(
                 self._file,
                 open_registry(self._file.registry_at),
-                self._run.stream or self._log_directory(),
+                feeder.source,
+                feeder.plugin,
                 self._resnapshot,
                 self._run.once,
             ),
@@ -211,13 +211,12 @@ class ShapesApp:
             service=Service(self._health, self._metrics, self._board, self._cycle.stop),
         )
 
-    def _log_directory(self) -> Path:
-        slot = self._settings.replication.slot
-        return self._settings.change_log.directory_for(self._file.storage, slot)
+    def _feeder(self, file: ShapesFile) -> Feeder:
+        return feeder_for(self._settings, file, self._run.stream)
 
     def _make_jobs(self, file: ShapesFile, identity: ServerIdentity) -> ShapeJobs:
         self._identity = identity
-        plugin = self._settings.replication.output_plugin
+        plugin = self._feeder(file).plugin
         source = Source(identity.system_id, identity.timeline, plugin, identity.switch_points)
         undeliverable = self._settings.undeliverable
         url = undeliverable.quarantine_url if undeliverable.policy == "quarantine" else None
@@ -240,9 +239,9 @@ class ShapesApp:
 
     async def _check_log(self) -> None:
         """Say it once, and at the start, if a large flush will fail on the executors."""
-        if runs_in_driver(self._run.master) or self._run.stream is not None:
+        directory = self._feeder(self._file).source
+        if runs_in_driver(self._run.master) or not isinstance(directory, Path):
             return
-        directory = self._log_directory()
         looking = asyncio.create_task(self._threads.run(blind_hosts, self._spark, directory))
         try:
             hosts = await self._answered(looking)
@@ -277,9 +276,10 @@ class ShapesApp:
 
     async def _check(self, file: ShapesFile) -> None:
         """ShapeFileError for shapes that can't work."""
-        facts, names = await read_facts(self._settings, file)
+        decoder = decoder_for(self._feeder(file).plugin)
+        facts, names = await read_facts(self._settings, file, decoder)
         registry = await asyncio.to_thread(open_registry(file.registry_at).read)
-        refuse(judge(file, facts, names, registry, decoder_of(self._settings)).refused)
+        refuse(judge(file, facts, names, registry, decoder).refused)
         refuse(await asyncio.to_thread(where_refusals, self._spark, file, facts))
 
     def _hung_up(self) -> None:
@@ -343,19 +343,14 @@ def give_up_if_other(leadership: ShapesLeadership, file: ShapesFile) -> None:
 
 
 async def read_facts(
-    settings: ShapesSettings, file: ShapesFile
+    settings: ShapesSettings, file: ShapesFile, decoder: Decoder
 ) -> tuple[Mapping[Relation, TableFacts], list[Relation]]:
     """What the database says of the tables that the file names, and the names of all that it has."""
     line = LeaderLine(settings.replication, settings.leader, role="shapes", session=QUALIFIED_NAMES)
     async with line.open():
-        catalog = ShapeCatalog(line.connect, decoder_of(settings))
+        catalog = ShapeCatalog(line.connect, decoder)
         tables = {shape.table for shape in file.shapes}
         return await catalog.facts(tables), await catalog.table_names()
-
-
-def decoder_of(settings: ShapesSettings) -> Decoder:
-    """A decoder of what the server will send."""
-    return decoder_for(settings.replication.output_plugin)
 
 
 def stream_address(url: str) -> StreamAddress:
@@ -380,17 +375,16 @@ def check_without_spark(settings: ShapesSettings, file: ShapesFile, run: Run) ->
             f"{file.path}: no shape {', '.join(map(repr, unknown))}. Fix: give --resnapshot one of its names"
         )
     check_conf(file.storage, run.conf)
-    if run.stream is None:
-        settings.change_log.directory_for(file.storage, settings.replication.slot)
+    decoder = decoder_for(feeder_for(settings, file, run.stream).plugin)
     check_port(settings.ops.host, settings.ops.port)
     registry = open_registry(file.registry_at).read()
     try:
-        facts, names = asyncio.run(read_facts(settings, file))
+        facts, names = asyncio.run(read_facts(settings, file, decoder))
     except PostgresError:
         if run.once:
             raise
         return
-    refuse(judge(file, facts, names, registry, decoder_of(settings)).refused)
+    refuse(judge(file, facts, names, registry, decoder).refused)
 
 
 def run_shapes(settings: ShapesSettings, file: ShapesFile, run: Run, progress: ProgressView) -> int:

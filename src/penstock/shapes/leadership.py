@@ -50,6 +50,8 @@ class Order(NamedTuple):
     store: RegistryStore
     source: Path | StreamAddress
     """Where changes come from: through a log in this directory, or from a marked stream."""
+    plugin: str
+    """Whose frames they are."""
     resnapshot: Set[str]
     """Shapes that are snapshotted again because somebody asked for it."""
     once: bool
@@ -100,11 +102,12 @@ class ShapesLeadership(ABC):
             session=QUALIFIED_NAMES,
             reads_slot=self.reads_slot,
         )
-        self._catalog = ShapeCatalog(self._line.connect, decoder_for(settings.replication.output_plugin))
+        slot_plugin = settings.replication.output_plugin
+        self._catalog = ShapeCatalog(self._line.connect, decoder_for(order.plugin), slot_plugin=slot_plugin)
         self._preparation = Preparation(
             order.file,
             slot=settings.replication.slot,
-            plugin=settings.replication.output_plugin,
+            plugin=slot_plugin,
             line=self._line,
             catalog=self._catalog,
             store=order.store,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import struct
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -31,6 +33,7 @@ from penstock.decoding.decoder import (
     Value,
 )
 from penstock.decoding.rows import ChangeDecoder, Column
+from penstock.kinesis.read.marked_stream import StreamAddress
 from penstock.kinesis.write.partition_key import Fallback, PartitionKeys, UnknownRelation
 from penstock.lake.jobs.changes import ShapeLayout
 from penstock.lake.stream.flush import Flush, both_rows, rendering
@@ -40,15 +43,20 @@ from penstock.model.change import Action
 from penstock.model.key_indexes import KeyIndexes
 from penstock.model.log_offset import LogOffset
 from penstock.model.relation import Relation
-from penstock.model.shape import Shape
+from penstock.model.shape import Shape, ShapesFile
 from penstock.model.stream_position import History
 from penstock.postgres.catalog.table_catalog import column_facts
 from penstock.postgres.catalog.table_facts import ColumnFacts, IndexFacts, LeafFacts, TableFacts
 from penstock.postgres.catalog.table_tree import Member, Tree
 from penstock.postgres.stream.walk import FrameWalk
+from penstock.settings.loading import load_shapes_settings
 from penstock.shapes.definition.table_rules import table_problems
 from penstock.shapes.feed.collector import Append, Collector, Committed
+from penstock.shapes.feeders import feeder_for
+from penstock.shapes.leadership import Order, Service
 from penstock.sources.log_source import LogQuery, look
+from penstock.status.health import Health
+from penstock.status.shapes_metrics import ShapesMetrics
 
 
 class NoScanner:
@@ -325,6 +333,34 @@ def test_a_log_of_it_can_be_queried(tmp_path: Path) -> None:
     assert (found.columns, found.key) == ((Column("id", "text"), Column("v", "text")), ("id",))
     decoder = found.decoder(Relation("public", "t"))
     assert decoder.decode([(100, 0)], [LINES[1]]).to_pylist()[0]["v"] == "x"
+
+
+@pytest.mark.usefixtures("_known")
+def test_shapes_from_a_stream_read_what_the_stream_has_and_cut_with_what_the_server_has() -> None:
+    settings = load_shapes_settings({}, dotenv=None)
+    replication = settings.replication.model_copy(update={"output_plugin": DECODER.plugin})
+    settings = settings.model_copy(update={"replication": replication})
+    file = ShapesFile("shapes.toml", "/lake", ())
+    address = StreamAddress("s", "s", "slot", "eu-north-1", None)
+
+    plugins_of = {}
+    for name, stream in (("slot", None), ("stream", address)):
+        feeder = feeder_for(settings, file, stream)
+        nothing: Any = None
+        leadership = feeder.leadership(
+            settings,
+            Order(file, nothing, feeder.source, feeder.plugin, frozenset(), once=False),
+            make_jobs=nothing,
+            threads=nothing,
+            service=Service(Health(), ShapesMetrics(), nothing, asyncio.Event()),
+        )
+        catalog = leadership._database.catalog
+        plugins_of[name] = (feeder.plugin, catalog.decoder.plugin, catalog.slot_plugin)
+
+    assert plugins_of == {
+        "slot": ("lines", "lines", "lines"),
+        "stream": ("wal2json", "wal2json", "lines"),
+    }
 
 
 def test_partition_keys_read_it() -> None:

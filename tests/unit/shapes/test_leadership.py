@@ -120,7 +120,9 @@ async def drain(site: Site) -> list[dict[str, Any]]:
     nothing: Any = None
     leadership = PostgresLeadership(
         load_shapes_settings({"SHUTDOWN_DRAIN_S": "0.2"}, dotenv=None),
-        Order(ShapesFile("shapes.toml", "/lake", ()), nothing, Path("/log"), frozenset(), once=False),
+        Order(
+            ShapesFile("shapes.toml", "/lake", ()), nothing, Path("/log"), "wal2json", frozenset(), once=False
+        ),
         make_jobs=nothing,
         threads=nothing,
         service=Service(site.health, ShapesMetrics(), StatusBoard("shapes", site.health), asyncio.Event()),

@@ -183,10 +183,20 @@ class ShapeCatalog:
     there is no answer; that is never to be taken for "no such table".
     """
 
-    def __init__(self, connect: Callable[[], Awaitable[AsyncConnection]], decoder: Decoder) -> None:
-        """`decoder` reads the frames: types get the names that these have for them."""
+    def __init__(
+        self,
+        connect: Callable[[], Awaitable[AsyncConnection]],
+        decoder: Decoder,
+        *,
+        slot_plugin: str | None = None,
+    ) -> None:
+        """`decoder` reads the frames: types get the names that these have for them.
+
+        `slot_plugin`: what the server makes slots with, if the frames aren't its own.
+        """
         self._connect = connect
         self.decoder = decoder
+        self.slot_plugin = slot_plugin or decoder.plugin
         self._connection: AsyncConnection | None = None
         self._one_at_a_time = asyncio.Lock()
 

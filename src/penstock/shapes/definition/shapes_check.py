@@ -12,7 +12,7 @@ from typing import LiteralString
 from psycopg import AsyncConnection
 
 from penstock.changelog.errors import free_bytes
-from penstock.decoding.plugins import decoder_for
+from penstock.decoding.plugins import STREAM_PLUGIN, decoder_for
 from penstock.errors import PenstockError
 from penstock.finding import Finding, Level
 from penstock.model.relation import Relation
@@ -51,7 +51,8 @@ async def look_at_shapes(
 
     `from_stream`: changes come from a stream, so a slot of the shapes' own is one that was left behind.
     """
-    decoder = decoder_for(settings.replication.output_plugin)
+    server = decoder_for(settings.replication.output_plugin)
+    decoder = decoder_for(STREAM_PLUGIN) if from_stream else server
 
     async def look_at_tables(session: AsyncConnection, plugin: PluginFacts) -> list[Finding]:
         async def same_session() -> AsyncConnection:
@@ -75,7 +76,7 @@ async def look_at_shapes(
     findings = await check_postgres(
         settings.replication,
         settings.leader,
-        options=decoder.row_options()[-1],
+        options=server.row_options()[-1],
         look_at_tables=look_at_tables,
         role="shapes",
         session_options=QUALIFIED_NAMES,

@@ -60,7 +60,7 @@ class TableWatch:
         self._settling: asyncio.Task[None] | None = None
         self._removing: asyncio.Task[None] | None = None
         self._failures = 0
-        self._cuts = Cuts(ledger, parameters, catalog.decoder.plugin)
+        self._cuts = Cuts(ledger, parameters, catalog.slot_plugin)
         self._in_doubt_since = math.inf
         """Since when something has been in doubt, and nothing of it settled; infinity if nothing is."""
         self._waits_for = ""

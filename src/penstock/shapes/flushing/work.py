@@ -86,7 +86,7 @@ class Work:
         self._ledger = ledger
         self._keeper = keeper
         self._catalog = catalog
-        self._cuts = Cuts(ledger, parameters, catalog.decoder.plugin)
+        self._cuts = Cuts(ledger, parameters, catalog.slot_plugin)
         self._facts = dict(facts)
         self._snapshot_again = snapshot_again
         self._park = park

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from penstock.decoding.wal2json import Wal2Json
 from penstock.errors import ConnectionFailed
 from penstock.model.relation import Relation
 from penstock.model.shape import Shape
@@ -70,7 +69,7 @@ class Site:
         """What is said of those that are open; they end when `transactions_over` is set."""
         self.transactions_over = asyncio.Event()
         self.transactions_over.set()
-        self.collector, self.decoder = self, Wal2Json()
+        self.collector, self.slot_plugin = self, "wal2json"
         one: Any = self
         self.watch = TableWatch(
             [Shape(name="a", table=TABLE)],

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from penstock.decoding.wal2json import Wal2Json
 from penstock.errors import PenstockError
 from penstock.model.relation import Relation
 from penstock.model.shape import Shape
@@ -39,7 +38,7 @@ class Site:
         self.following = asyncio.Event()
         self.following.set()
         self.collector = self
-        self.decoder = Wal2Json()
+        self.slot_plugin = "wal2json"
         one: Any = self
         self.watch = TableWatch(
             [Shape(name="a", table=TABLE)],

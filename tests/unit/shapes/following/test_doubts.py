@@ -166,7 +166,7 @@ async def test_what_can_not_be_proved_needs_no_scan(monkeypatch: pytest.MonkeyPa
 
     watch = TableWatch(
         [],
-        catalog=cast(Any, SimpleNamespace(decoder=Wal2Json())),
+        catalog=cast(Any, SimpleNamespace(slot_plugin="wal2json")),
         ledger=cast(Any, SimpleNamespace(collector=collector)),
         work=cast(Any, None),
         removals=cast(Any, None),
