@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.changelog.index import SegmentRange
 from penstock.changelog.log import ChangeLog, LogLimits
-from penstock.changelog.segment_reader import read_segment
+from penstock.changelog.segment import read_segment
 from penstock.model.log_offset import OP_INFINITY, LogOffset
 from penstock.model.relation import Relation
 

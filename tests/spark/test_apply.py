@@ -14,8 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from penstock.lake.fold.apply import fold
-from penstock.lake.fold.key_ranges import KeyRange
-from penstock.lake.fold.survey import survey, survey_here
+from penstock.lake.fold.survey import KeyRange, survey, survey_here
 from penstock.model.log_offset import LogOffset
 from tests.spark.batches import (
     COLUMNS,

@@ -20,7 +20,7 @@ from penstock.changelog.errors import ChangeLogTrimmed, SegmentUnreadable
 from penstock.changelog.index import SegmentRange
 from penstock.changelog.log import ChangeLog, LogLimits
 from penstock.changelog.runs import create_run
-from penstock.changelog.segment_reader import read_segment
+from penstock.changelog.segment import read_segment
 from penstock.decoding.rows import DecodeError
 from penstock.decoding.wal2json import Wal2Json, replication_options
 from penstock.local.postgres import PrivatePostgres

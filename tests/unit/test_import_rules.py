@@ -54,7 +54,6 @@ PURE_FILES = (
     "decoding/wal2json.py",
     "decoding/rows.py",
     "postgres/stream/protocol.py",
-    "postgres/stream/transactions.py",
     "postgres/stream/walk.py",
     "capture/ack.py",
     "capture/intake.py",
@@ -85,6 +84,61 @@ MEMBER_NAMES = ("identity", "pk", "nextlsn")
 """Of a payload: of those that are words of other things too, only the JSON text gives it away."""
 READ_PAYLOADS = ("decoding/", "kinesis/marked/", "demo/", "bench/")
 """The decoders; who writes records of our own; who reads a stream as its users do."""
+BESIDE_THE_PATH = {
+    "types, formats, ports and errors": (
+        "model/",
+        "errors.py",
+        "decoding/decoder.py",
+        "kinesis/write/event.py",
+        "kinesis/write/ports.py",
+        "kinesis/aws/outcome.py",
+        "lake/ports.py",
+        "lake/errors.py",
+        "changelog/errors.py",
+        "settings/errors.py",
+    ),
+    "what the table, the slot and the process are, not the change": (
+        "clock.py",
+        "fault_points.py",
+        "durable.py",
+        "status/",
+        "postgres/catalog/",
+        "postgres/connection.py",
+        "postgres/slot/",
+        "kinesis/aws/credentials.py",
+        "kinesis/aws/session.py",
+        "changelog/index.py",
+        "changelog/offsets.py",
+        "decoding/plugins.py",
+        "lake/delta/",
+        "lake/spark/",
+        "shapes/registry/",
+        "shapes/definition/",
+    ),
+    "those who watch, or hold the hand of, those who carry it": (
+        "abandonable.py",
+        "postgres/leader/",
+        "kinesis/write/gate.py",
+        "kinesis/write/outage.py",
+        "kinesis/aws/timed_socket.py",
+        "capture/commit_times.py",
+        "shapes/feed/books.py",
+        "shapes/pace/held.py",
+    ),
+    "for other changes: marked, undeliverable, in a large batch, of an altered or moved row or table": (
+        "kinesis/marked/prefix.py",
+        "kinesis/write/undeliverable.py",
+        "decoding/key_scan.py",
+        "decoding/widening.py",
+        "lake/fold/inheritance.py",
+        "lake/jobs/shared.py",
+        "lake/jobs/bounds.py",
+        "lake/jobs/difference.py",
+        "shapes/following/",
+    ),
+    "a snapshot": ("postgres/snapshot/", "lake/jobs/snapshot_source.py", "shapes/flushing/cut.py"),
+}
+"""Files that docs/architecture.md doesn't count where it follows an INSERT."""
 NOT_FOR_CAPTURE = ("pyspark", "moto", "rich")
 
 
@@ -279,6 +333,21 @@ def loaded_by_capture(import_path: Path) -> list[str]:
 
 def test_our_source_keeps_the_rules() -> None:
     assert violations(SOURCE) == []
+
+
+@pytest.mark.parametrize("begins", ["**One INSERT, from the socket", "**The same INSERT, into"])
+def test_nobody_on_the_path_of_a_change_is_left_out(begins: str) -> None:
+    page = (SOURCE.parents[1] / "docs" / "architecture.md").read_text()
+    path = set(re.findall(r"`([\w/]+\.py)`", page.partition(begins)[2].partition("\n\n")[0]))
+    beside = tuple(place for places in BESIDE_THE_PATH.values() for place in places)
+    named = {
+        f"{file.relative_to(SOURCE)} imports {place}"
+        for file, other in own_imports(SOURCE)
+        if file.relative_to(SOURCE).as_posix() in path
+        and (place := other.relative_to(SOURCE).as_posix()) not in path
+        and not place.startswith(beside)
+    }
+    assert named == set()
 
 
 def test_capture_starts_without_spark_moto_and_rich() -> None:

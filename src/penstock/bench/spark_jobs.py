@@ -18,7 +18,7 @@ from penstock.bench.spark_source import SparkSource, spark_cpu_seconds
 from penstock.bench.spark_table import APP
 from penstock.bench.spark_wide import WideTable
 from penstock.changelog.index import SegmentRange
-from penstock.changelog.segment_reader import read_segment
+from penstock.changelog.segment import read_segment
 from penstock.decoding.rows import Column as TableColumn
 from penstock.kinesis.read.marked_stream import StreamAddress
 from penstock.lake.delta.shape_table import ShapeTable

@@ -85,9 +85,9 @@ class SegmentRange:
         return replace(self, after=max(self.after, offset))
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """See `segment_reader.read_segment`. Blocks."""
+        """See `segment.read_segment`. Blocks."""
         # Whoever only plans needs no Arrow.
-        from penstock.changelog.segment_reader import read_segment
+        from penstock.changelog.segment import read_segment
 
         return read_segment(self)
 

@@ -21,9 +21,11 @@ from penstock.changelog.segment import (
     HEADER,
     SUFFIX,
     Declaration,
+    TornBatch,
+    batches_in,
+    offset_at,
     summarise,
 )
-from penstock.changelog.segment_reader import TornBatch, batches_in, offset_at
 from penstock.model.log_offset import LAST_BEFORE_REAL, OP_INFINITY, LogOffset
 from penstock.model.relation import Relation
 

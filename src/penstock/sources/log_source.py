@@ -26,8 +26,7 @@ from pyspark.sql.types import StructType
 from penstock.changelog.errors import ChangeLogTrimmed, SegmentUnreadable
 from penstock.changelog.index import SegmentRange
 from penstock.changelog.scan import ScannedRun, scan_run
-from penstock.changelog.segment import SUFFIX
-from penstock.changelog.segment_reader import read_segment
+from penstock.changelog.segment import SUFFIX, read_segment
 from penstock.decoding.decoder import Cell, Cells, Unreadable
 from penstock.decoding.plugins import decoder_for
 from penstock.decoding.rows import ChangeDecoder, Column, DecodeError

@@ -16,7 +16,7 @@ from penstock.changelog.index import BatchSummary, Portion, SegmentIndex, Segmen
 from penstock.changelog.log import ChangeLog
 from penstock.changelog.runs import create_run
 from penstock.changelog.scan import scan_run
-from penstock.changelog.segment_reader import batches_in
+from penstock.changelog.segment import batches_in
 from penstock.errors import PenstockError
 from penstock.model.log_offset import BEFORE_ALL, LAST_BEFORE_REAL, LogOffset
 from penstock.model.relation import Relation
@@ -188,7 +188,7 @@ class TestPlans:
     def test_another_process_reads_while_the_writer_goes_on(self, log: ChangeLog) -> None:
         program = """
 import pickle, sys
-from penstock.changelog.segment_reader import read_segment
+from penstock.changelog.segment import read_segment
 while True:
     plan = pickle.load(sys.stdin.buffer)
     rows = [row["tx_offset"] for part in plan for batch in read_segment(part) for row in batch.to_pylist()]

@@ -39,8 +39,7 @@ from pyspark.sql import functions as F
 from penstock.decoding.rows import ABSENT, ACTION, OLD_KEY, OP_OFFSET, TX_OFFSET
 from penstock.decoding.rows import Column as TableColumn
 from penstock.lake.fold.inheritance import complete_key_changes
-from penstock.lake.fold.key_ranges import KeyRange
-from penstock.lake.fold.survey import Survey
+from penstock.lake.fold.survey import KeyRange, Survey
 from penstock.lake.spark.names import column_of
 from penstock.model.log_offset import LogOffset
 

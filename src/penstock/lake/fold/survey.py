@@ -1,16 +1,21 @@
 """Survey: what one pass over a batch of changes tells, so that fold and MERGE do no more than it needs.
 
-Above all where its keys lie. A batch in this process gives the ranges of its own keys (key_ranges.py). Of a
-larger one Spark finds the lowest and the highest key between each two of the values at which the table's
-files begin: so one old key in a load of new ones opens one file, and not all that lie between.
+Above all where its keys lie: in a few ranges, with whatever is between them left out. Delta skips a file by a
+MERGE's condition if none of the ranges meets the file's own; one range from the lowest to the highest key
+would make a flush of one old and one new key read everything between.
+
+A batch in this process gives the ranges of its own keys. Of a larger one Spark finds the lowest and the
+highest key between each two of the values at which the table's files begin.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
+from itertools import pairwise
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,7 +24,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ByteType, DataType, DecimalType, IntegerType, LongType, ShortType, StringType
 
 from penstock.decoding.rows import ABSENT, ACTION, OLD_KEY, OP_OFFSET, TX_OFFSET
-from penstock.lake.fold.key_ranges import KeyRange, few, ranges_of
 from penstock.lake.spark.names import column_of
 from penstock.model.log_offset import LogOffset
 
@@ -27,6 +31,9 @@ from penstock.model.log_offset import LogOffset
 _RANGED: Final = (ByteType, ShortType, IntegerType, LongType, DecimalType, StringType)
 _WITH_ROW: Final = ("insert", "update")
 _BETWEEN: Final = "_penstock_between"
+MOST: Final = 24
+"""How many ranges a condition has: each costs planning, and a file's rows are compared with each."""
+_BYTES: Final = 8
 _NO_CUTS: Final[Mapping[str, Sequence[Any]]] = MappingProxyType({})
 
 
@@ -135,3 +142,55 @@ def _place_among(cuts: Sequence[Any], value: Column, kind: DataType, first: int 
     return F.when(
         value < F.lit(str(cuts[middle])).cast(kind), _place_among(cuts[:middle], value, kind, first)
     ).otherwise(_place_among(cuts[middle + 1 :], value, kind, first + middle + 1))
+
+
+class KeyRange(NamedTuple):
+    """A lowest and a highest value of a key column."""
+
+    column: str
+    low: Any
+    high: Any
+
+
+def ranges_of(column: str, values: Sequence[Any], most: int = MOST) -> list[KeyRange]:
+    """At most so many ranges that hold these values (sorted, distinct), cut where they are farthest apart."""
+    return few([KeyRange(column, value, value) for value in values], most)
+
+
+def few(ranges: Sequence[KeyRange], most: int = MOST) -> list[KeyRange]:
+    """At most so many that hold all of these, which are a column's; cut where they are farthest apart."""
+    apart = _apart(ranges)
+    if not apart:
+        return []
+    distances = _distances(apart)
+    widest = sorted(range(len(distances)), key=lambda place: distances[place], reverse=True)
+    cuts = sorted(place + 1 for place in widest[: most - 1] if distances[place] > 1)
+    ends = [0, *cuts, len(apart)]
+    return [apart[first]._replace(high=apart[last - 1].high) for first, last in pairwise(ends)]
+
+
+def _apart(ranges: Sequence[KeyRange]) -> list[KeyRange]:
+    """The same in order, those that overlap as one."""
+    apart: list[KeyRange] = []
+    for each in sorted(ranges):
+        if apart and each.low <= apart[-1].high:
+            apart[-1] = apart[-1]._replace(high=max(apart[-1].high, each.high))
+        else:
+            apart.append(each)
+    return apart
+
+
+def _distances(apart: Sequence[KeyRange]) -> list[int | Decimal]:
+    ends = [end for each in apart for end in (each.low, each.high)]
+    # Texts that begin alike may still have others between them.
+    least = 2 if isinstance(ends[0], str) else 0
+    numbers = _as_numbers(ends) if least else ends
+    return [least + low - high for high, low in zip(numbers[1:-1:2], numbers[2::2], strict=True)]
+
+
+def _as_numbers(texts: Sequence[str]) -> list[int]:
+    """Texts as numbers that grow with them: of the first bytes in which they differ."""
+    encoded = [text.encode() for text in texts]
+    pairs = enumerate(zip(encoded[0], encoded[-1], strict=False))
+    same = next((place for place, (low, high) in pairs if low != high), min(map(len, encoded)))
+    return [int.from_bytes(each[same : same + _BYTES].ljust(_BYTES, b"\0"), "big") for each in encoded]

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from penstock.errors import ProtocolViolation
 from penstock.model.log_offset import LogOffset
-from penstock.postgres.stream.transactions import TransactionBuilder
+from penstock.postgres.stream.walk import TransactionBuilder
 
 CONFIRMED_LSN = 1_000
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.lake.fold.key_ranges import KeyRange, few, ranges_of
+from penstock.lake.fold.survey import KeyRange, few, ranges_of
 
 
 @pytest.mark.parametrize(

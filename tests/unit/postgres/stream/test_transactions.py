@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import ProtocolViolation
-from penstock.postgres.stream.transactions import TransactionBuilder
+from penstock.postgres.stream.walk import TransactionBuilder
 
 
 def test_a_new_builder_may_confirm_what_is_confirmed() -> None:
