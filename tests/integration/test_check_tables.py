@@ -9,9 +9,9 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.sql import Literal
 
+from penstock.decoding.table_patterns import parse_patterns
 from penstock.finding import Finding, Level
 from penstock.local.postgres import PrivatePostgres
-from penstock.postgres.catalog.table_patterns import parse_patterns
 from penstock.postgres.connection import connect
 from penstock.postgres.preflight.queries import read_tables
 from penstock.postgres.preflight.tables import CheckedTable, TableRules, judge_tables

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from penstock.decoding.table_patterns import TablePattern, parse_patterns
 from penstock.finding import Finding
-from penstock.postgres.catalog.table_patterns import TablePattern, parse_patterns
 
 NAMES_SHOWN: Final = 20
 

@@ -14,6 +14,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.decoding.plugins import STREAM_PLUGIN, decoder_for
+from penstock.decoding.table_patterns import parse_patterns
 from penstock.lake.spark.session_conf import check_conf
 from penstock.lake.spark.spark_session import open_session, stop_session
 from penstock.lake.stream.place import StreamPlace
@@ -23,7 +24,6 @@ from penstock.model.shape import Shape
 from penstock.model.stream_position import StreamPosition
 from penstock.postgres.catalog.table_catalog import ShapeCatalog
 from penstock.postgres.catalog.table_facts import ORDINARY
-from penstock.postgres.catalog.table_patterns import parse_patterns
 from penstock.postgres.leader.line import LeaderLine
 from penstock.postgres.timeline import flushed_lsn
 from penstock.settings.services import CaptureSettings
