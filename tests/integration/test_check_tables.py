@@ -105,7 +105,7 @@ def test_dropped_updates_are_foretold(
     inserted, updated = ({c["table"] for c in changes if c["action"] == action} for action in "IU")
     assert inserted - updated == DROPPED
 
-    (finding,) = of(judge_tables(tables, ALL, plugin_has_strings=False), "replica identity")
+    (finding,) = of(judge_tables(tables, ALL, upgrade_to="wal2json 2.6"), "replica identity")
 
     named = ", ".join(f"public.{name}" for name in sorted(DROPPED))
     assert (finding.level, finding.found.endswith(f"for {named}")) == (Level.FAIL, True)
@@ -116,30 +116,30 @@ def test_dropped_updates_are_foretold(
 def test_tables_without_a_key(tables: list[CheckedTable], fallback: str, level: Level) -> None:
     rules = ALL._replace(fallback=fallback)
 
-    (finding,) = of(judge_tables(tables, rules, plugin_has_strings=False), "keys")
+    (finding,) = of(judge_tables(tables, rules, upgrade_to="wal2json 2.6"), "keys")
 
     assert finding.level is level
     assert {name for name in UNKEYED if f"public.{name}" in finding.found} == UNKEYED
     assert "public.keyed" not in finding.found
-    assert of(judge_tables(tables, ALL._replace(by_primary_key=False), plugin_has_strings=True), "keys") == []
+    assert of(judge_tables(tables, ALL._replace(by_primary_key=False), upgrade_to=None), "keys") == []
 
 
 def test_numbers_that_may_be_lost_are_said_once_and_only_where_there_are_any(
     tables: list[CheckedTable],
 ) -> None:
-    (old,) = of(judge_tables(tables, ALL, plugin_has_strings=False), "numbers")
-    (new,) = of(judge_tables(tables, ALL, plugin_has_strings=True), "numbers")
+    (old,) = of(judge_tables(tables, ALL, upgrade_to="wal2json 2.6"), "numbers")
+    (new,) = of(judge_tables(tables, ALL, upgrade_to=None), "numbers")
 
     assert (old.level, old.found[-3:]) == (Level.WARN, ": 1")
     assert ("2.6" in old.fix, "2.6" in new.fix) == (True, False)
     for harmless in (ALL._replace(numeric_as_string=True), ALL._replace(filter_tables="public.keyed")):
-        assert of(judge_tables(tables, harmless, plugin_has_strings=True), "numbers") == []
+        assert of(judge_tables(tables, harmless, upgrade_to=None), "numbers") == []
 
 
 def test_partitions_are_named_as_leaves(tables: list[CheckedTable]) -> None:
-    findings = judge_tables(tables, ALL._replace(add_tables="public.parent"), plugin_has_strings=False)
+    findings = judge_tables(tables, ALL._replace(add_tables="public.parent"), upgrade_to="wal2json 2.6")
     (misled,) = of(findings, "tables")
-    (note,) = of(judge_tables(tables, ALL, plugin_has_strings=False), "partitions")
+    (note,) = of(judge_tables(tables, ALL, upgrade_to="wal2json 2.6"), "partitions")
 
     assert (misled.level, note.level) == (Level.WARN, Level.OK)
     assert "'public.parent' is a partitioned table" in misled.found
@@ -149,7 +149,7 @@ def test_partitions_are_named_as_leaves(tables: list[CheckedTable]) -> None:
 def test_a_pattern_without_a_table(tables: list[CheckedTable]) -> None:
     rules = ALL._replace(filter_tables="public.keyed,public.typo")
 
-    (finding,) = of(judge_tables(tables, rules, plugin_has_strings=False), "tables")
+    (finding,) = of(judge_tables(tables, rules, upgrade_to="wal2json 2.6"), "tables")
 
     assert finding.found == "WAL2JSON_FILTER_TABLES: 'public.typo' matches no table"
 
@@ -159,7 +159,7 @@ def test_only_followed_tables_count(tables: list[CheckedTable]) -> None:
         ALL._replace(add_tables="public.keyed"),
         ALL._replace(filter_tables=",".join(f"public.{name}" for name in DROPPED)),
     ):
-        (finding,) = of(judge_tables(tables, rules, plugin_has_strings=False), "replica identity")
+        (finding,) = of(judge_tables(tables, rules, upgrade_to="wal2json 2.6"), "replica identity")
         assert finding.level is Level.OK
 
 

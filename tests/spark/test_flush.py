@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.decoding.rows import Column, DecodeError, LayoutChanged
+from penstock.decoding.rows import Column, DecodeError
 from penstock.lake.delta import rearrange
 from penstock.lake.delta.app_id import AppId
 from penstock.lake.delta.data_files import DataFile, DataFiles
 from penstock.lake.delta.shape_table import ShapeTable
-from penstock.lake.errors import TableConflict
+from penstock.lake.errors import TableAltered, TableConflict
 from penstock.lake.jobs import changes as changes_module
 from penstock.lake.jobs import flush as flush_module
 from penstock.lake.jobs.flush import Flushed, flush, settings_for
@@ -272,7 +272,7 @@ def test_values_of_new_columns(
 def test_an_added_column_that_is_stored_as_another_is_refused(
     spark: SparkSession, table: ShapeTable, column: Column
 ) -> None:
-    with pytest.raises(LayoutChanged, match=r"a \(string\) is stored already: snapshot it again"):
+    with pytest.raises(TableAltered, match=r"a \(string\) is stored already: snapshot it again"):
         flush(spark, table, NARROW, [], 100, [column])
 
 

@@ -84,7 +84,7 @@ class Leadership:
             slot, created = await self._ensure_slot(server)
             note, kept = await self._compare_with_note(server, slot, created=created)
             decoder = decoder_for(self._settings.replication.output_plugin)
-            options = decoder.record_options(self._settings.wal2json.content)
+            options = decoder.record_options(self._settings.content.of_records)
             stream = await self._line.start_stream(decoder, options, on_dropped=self._dropped_by_server)
             await self._lead(stream, decoder, slot, server, note, kept)
         return None

@@ -22,7 +22,7 @@ from penstock.kinesis.write.batcher import MicroBatcher
 from penstock.kinesis.write.mark_pace import MarkPace
 from penstock.kinesis.write.marker import Marker
 from penstock.kinesis.write.marks import Marks, Signature
-from penstock.kinesis.write.partition_key import Fallback, PartitionKeys
+from penstock.kinesis.write.partition_key import PartitionKeys
 from penstock.kinesis.write.plan import PublishPlan
 from penstock.kinesis.write.ports import CaptureSink
 from penstock.kinesis.write.publisher import KinesisPublisher
@@ -74,12 +74,7 @@ class Pipeline:
         self.queue = InflightEventQueue(
             max_messages=settings.inflight.max_messages, max_bytes=settings.inflight.max_bytes
         )
-        keys = PartitionKeys(
-            decoder,
-            by_primary_key=settings.partition_key.mode == "primary_key",
-            fallback=Fallback(settings.partition_key.fallback),
-            static=settings.partition_key.static_value or "",
-        )
+        keys = PartitionKeys.of(decoder, settings.partition_key)
         self.walk = FrameWalk(decoder, confirmed_lsn=start_lsn)
         history, by = History(server.timeline, server.switch_points), secrets.token_hex(6)
         prefix = MarkPrefix(history, by) if settings.kinesis.marked_stream else None
@@ -87,7 +82,7 @@ class Pipeline:
             walk=self.walk,
             tracker=self.tracker,
             keys=keys,
-            publish_transactions=settings.wal2json.include_transactions,
+            publish_transactions=settings.content.include_transactions,
             max_event_bytes=min(settings.kinesis.max_record_bytes, settings.inflight.max_bytes),
             window=settings.inflight.ack_window_max,
             prefix=prefix,

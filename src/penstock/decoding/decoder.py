@@ -145,6 +145,10 @@ class Decoder(Protocol):
     def refused_option_fix(self) -> str:
         """Which settings to look at when a server refuses one of the plugin's options."""
 
+    @property
+    def strings_since(self) -> str:
+        """The first version that can write numbers as strings, so that NaN and the infinities have a text."""
+
     def payload(self, raw: memoryview | bytes, /) -> bytes | None:
         """What the server sent, as it travels from here on; None if it says nothing by itself.
 

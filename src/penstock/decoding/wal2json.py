@@ -70,6 +70,7 @@ class Wal2Json:
         "WAL2JSON_NUMERIC_AS_STRING needs wal2json 2.6; WAL2JSON_ADD_TABLES and WAL2JSON_FILTER_TABLES take"
         " schema.table"
     )
+    strings_since: Final = "2.6"
     # By itself, without a function around it: this is the path of every change.
     payload: Final = staticmethod(bytes)
     """Every frame is a payload."""

@@ -46,7 +46,10 @@ class ChangePart(Protocol):
         """What it holds behind an offset."""
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """Batches with the columns `tx_offset`, `op_offset` and `payload`. Blocks; SegmentUnreadable."""
+        """Batches with the columns `tx_offset`, `op_offset` and `payload`. Blocks.
+
+        Raises what its source raises if that doesn't have it any more.
+        """
 
 
 @runtime_checkable
@@ -147,7 +150,7 @@ class LakeTable(Protocol):
         """By key column, some of the values at which files begin, in order."""
 
     def lacking(self, columns: Sequence[Column]) -> list[Column]:
-        """Those of the columns that it doesn't have. LayoutChanged if it has one with another type."""
+        """Those of the columns that it doesn't have. TableAltered if it has one with another type."""
 
     def may_widen(self) -> bool:
         """Whether columns can get wider types in place."""

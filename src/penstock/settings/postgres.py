@@ -30,8 +30,8 @@ class ReplicationSettings(Group):
     """Whether capture keeps a note of what it confirmed in the database. Shapes have a registry instead."""
 
 
-class Wal2jsonSettings(Group):
-    """What wal2json puts into a record."""
+class ContentSettings(Group):
+    """What a record tells, and of which tables."""
 
     format_version: Annotated[int, whole_number(2, 2)] = Field(
         default=2, validation_alias="WAL2JSON_FORMAT_VERSION"
@@ -46,7 +46,7 @@ class Wal2jsonSettings(Group):
     filter_tables: Text | None = Field(default=None, validation_alias="WAL2JSON_FILTER_TABLES")
 
     @property
-    def content(self) -> RecordContent:
+    def of_records(self) -> RecordContent:
         """The same, as a decoder takes it."""
         return RecordContent(
             timestamp=self.include_timestamp,

@@ -16,7 +16,7 @@ from penstock.settings.kinesis import (
     RequestTimeouts,
     UndeliverableSettings,
 )
-from penstock.settings.postgres import LeaderSettings, ReplicationSettings, Wal2jsonSettings
+from penstock.settings.postgres import ContentSettings, LeaderSettings, ReplicationSettings
 from penstock.settings.service import ChangeLogSettings, LogSettings, OpsSettings
 from penstock.settings.timings import Timings
 
@@ -29,7 +29,7 @@ class CaptureSettings(Group):
     """All that `penstock capture` can be told."""
 
     replication: ReplicationSettings
-    wal2json: Wal2jsonSettings
+    content: ContentSettings
     kinesis: KinesisSettings
     partition_key: PartitionKeySettings
     inflight: InflightSettings
@@ -40,7 +40,7 @@ class CaptureSettings(Group):
 
     @model_validator(mode="after")
     def _primary_keys_are_in_the_records(self) -> Self:
-        if self.partition_key.mode == "primary_key" and not self.wal2json.include_pk:
+        if self.partition_key.mode == "primary_key" and not self.content.include_pk:
             raise ValueError(
                 "WAL2JSON_INCLUDE_PK='false': must be true while PARTITION_KEY_MODE is primary_key"
             )
@@ -48,7 +48,7 @@ class CaptureSettings(Group):
 
     @model_validator(mode="after")
     def _a_marked_stream_has_positions(self) -> Self:
-        if self.kinesis.marked_stream and not self.wal2json.include_lsn:
+        if self.kinesis.marked_stream and not self.content.include_lsn:
             raise ValueError("WAL2JSON_INCLUDE_LSN='false': must be true while KINESIS_MARKED_STREAM is true")
         return self
 
@@ -89,7 +89,7 @@ class CaptureSettings(Group):
     def warnings(self) -> list[str]:
         """A sentence for each value that is legal and doubtful."""
         found = []
-        if not self.wal2json.include_lsn:
+        if not self.content.include_lsn:
             found.append(
                 "WAL2JSON_INCLUDE_LSN=false: no position in the stream, so readers can't drop repeats"
             )

@@ -82,6 +82,7 @@ class LineDecoder:
 
     plugin = "lines"
     refused_option_fix = "there are no options"
+    strings_since = "3"
 
     def __init__(self) -> None:
         self._names: dict[bytes, bytes] = {}

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 from urllib.parse import quote
 
 import msgspec
@@ -15,6 +15,7 @@ from penstock.decoding.decoder import Decoder, RowChange, Unreadable, Value
 from penstock.model.key_indexes import KeyIndexes
 from penstock.model.lsn import format_lsn
 from penstock.model.relation import Relation
+from penstock.settings.kinesis import PartitionKeySettings
 
 MAX_KEY_CHARACTERS: Final = 256
 
@@ -125,6 +126,16 @@ class PartitionKeys:
         self._static = static
         self._known: dict[tuple[str, str], KeyColumns] = {}
         self._scanner = decoder.scanner()
+
+    @classmethod
+    def of(cls, decoder: Decoder, settings: PartitionKeySettings) -> Self:
+        """As the settings say."""
+        return cls(
+            decoder,
+            by_primary_key=settings.mode == "primary_key",
+            fallback=Fallback(settings.fallback),
+            static=settings.static_value or "",
+        )
 
     def learn(self, relation: KeyedRelation, indexes: KeyIndexes) -> None:
         """Remember which columns are a relation's key, by its frame and by what the catalog says."""

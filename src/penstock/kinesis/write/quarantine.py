@@ -55,8 +55,8 @@ class FileQuarantine:
 def object_name(slot: str, offset: LogOffset, payload: bytes) -> str:
     """The name of a quarantined payload; a slot's names sort in the order of its changes.
 
-    The payload's digest is in it: after a failover, or with other WAL2JSON settings, a replay can bring other
-    bytes at the same position, and they must not be mistaken for these.
+    The payload's digest is in it: after a failover, or with other settings of records, a replay can bring
+    other bytes at the same position, and they must not be mistaken for these.
     """
     digest = hashlib.sha256(payload).hexdigest()[:12]
     return f"{slot}-{offset.tx_offset:016x}-{offset.op_offset:016x}-{digest}.wal2json"

@@ -41,7 +41,7 @@ from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from penstock.decoding.rows import ACTION, LayoutChanged
+from penstock.decoding.rows import ACTION
 from penstock.decoding.rows import Column as TableColumn
 from penstock.decoding.widening import TYPE_WIDENING, has_more_digits
 from penstock.durable import sync_directory
@@ -51,7 +51,7 @@ from penstock.lake.delta.delta_log import DeltaLog
 from penstock.lake.delta.foreign_commits import deleted_rows, harm, is_ours, read_version
 from penstock.lake.delta.rearrange import FILE_ROWS, ill, note_transaction, rewrite, rows_a_file
 from penstock.lake.delta.table_properties import CONSTRAINT, kept_properties, properties
-from penstock.lake.errors import ForeignCommit, OffsetRefused, StorageFailed, TableConflict
+from penstock.lake.errors import ForeignCommit, OffsetRefused, StorageFailed, TableAltered, TableConflict
 from penstock.lake.fold.apply import DELETE, NetChanges
 from penstock.lake.ports import KeyRanges, Position, TableVersion
 from penstock.lake.spark.log_store import EXPECTED_VERSION, REFUSED
@@ -229,7 +229,7 @@ class ShapeTable:
         self._settled = version
 
     def lacking(self, columns: Sequence[TableColumn]) -> list[TableColumn]:
-        """Those of the columns that the table doesn't have. LayoutChanged if it has one with another type."""
+        """Those of the columns that the table doesn't have. TableAltered if it has one with another type."""
         if not columns:
             return []
         fields = self.schema().fields
@@ -237,7 +237,7 @@ class ShapeTable:
         for column in columns:
             name, kind = stored.get(column.name.lower(), (column.name, column.lake.spark))
             if (name, kind) != (column.name, column.lake.spark):
-                raise LayoutChanged(
+                raise TableAltered(
                     f"{self._path}: column {column.name} ({column.lake.spark}) was added to the table, and "
                     f"{name} ({kind}) is stored already: snapshot it again"
                 )

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 import psycopg
 from psycopg import AsyncConnection, errors
 
+from penstock.decoding.decoder import Decoder
 from penstock.decoding.plugins import decoder_for
 from penstock.errors import NoSpareSlot, PostgresError, RoleLacksReplication, WalLevelTooLow
 from penstock.finding import Finding
@@ -48,8 +49,10 @@ _NO_SESSION: Final = (
 class PluginFacts(NamedTuple):
     """What a trial of the plugin has shown."""
 
+    decoder: Decoder
+    """Reads what it writes."""
     has_strings: bool
-    """Whether it takes the best options for rows; wal2json before 2.6 can't write numbers as strings."""
+    """Whether it takes the best options for rows, so that numbers can come as strings."""
 
 
 LookAtTables = Callable[[AsyncConnection, PluginFacts], Awaitable[list[Finding]]]
@@ -58,21 +61,22 @@ LookAtTables = Callable[[AsyncConnection, PluginFacts], Awaitable[list[Finding]]
 async def check_capture_postgres(settings: CaptureSettings) -> list[Finding]:
     """Every finding about the server and the tables for a capture."""
     table_rules = TableRules(
-        add_tables=settings.wal2json.add_tables,
-        filter_tables=settings.wal2json.filter_tables,
+        add_tables=settings.content.add_tables,
+        filter_tables=settings.content.filter_tables,
         by_primary_key=settings.partition_key.mode == "primary_key",
         fallback=settings.partition_key.fallback,
-        numeric_as_string=settings.wal2json.numeric_as_string,
+        numeric_as_string=settings.content.numeric_as_string,
     )
 
     async def look_at_tables(session: AsyncConnection, plugin: PluginFacts) -> list[Finding]:
         tables = await ask.read_tables(session)
-        return judge_tables(tables, table_rules, plugin_has_strings=plugin.has_strings)
+        newer = f"{plugin.decoder.plugin} {plugin.decoder.strings_since}"
+        return judge_tables(tables, table_rules, upgrade_to=None if plugin.has_strings else newer)
 
     return await check_postgres(
         settings.replication,
         settings.leader,
-        options=decoder_for(settings.replication.output_plugin).record_options(settings.wal2json.content),
+        options=decoder_for(settings.replication.output_plugin).record_options(settings.content.of_records),
         look_at_tables=look_at_tables,
     )
 
@@ -248,7 +252,9 @@ class _Preflight:
         return rules.judge_retention(await ask.read_retention(self._session))
 
     async def _look_at_tables(self) -> list[Finding]:
-        return await self._tables(self._session, PluginFacts(self._plugin_has_strings))
+        return await self._tables(
+            self._session, PluginFacts(decoder_for(self._plugin), self._plugin_has_strings)
+        )
 
     @contextlib.asynccontextmanager
     async def _trial_session(self) -> AsyncIterator[AsyncConnection]:

@@ -20,7 +20,7 @@ class CheckedTable(NamedTuple):
     """A parent: it holds no rows of its own."""
     partition: bool
     has_identity: bool
-    """wal2json sends its updates and deletes."""
+    """Its updates and deletes are sent."""
     has_key: bool
     """The catalog knows columns that identify a row."""
     has_floats: bool
@@ -43,9 +43,9 @@ class TableRules(NamedTuple):
 
 
 def judge_tables(
-    tables: Sequence[CheckedTable], rules: TableRules, *, plugin_has_strings: bool
+    tables: Sequence[CheckedTable], rules: TableRules, *, upgrade_to: str | None
 ) -> list[Finding]:
-    """Every finding about tables; `plugin_has_strings`: wal2json is 2.6 or newer."""
+    """Every finding about tables; `upgrade_to`: a plugin that can write numbers as strings, if ours can't."""
     added, filtered = parse_patterns(rules.add_tables), parse_patterns(rules.filter_tables)
     leaves = [
         table
@@ -62,7 +62,7 @@ def judge_tables(
     if rules.by_primary_key:
         findings += _keys(leaves, rules.fallback)
     if not rules.numeric_as_string:
-        findings += _floats(leaves, plugin_has_strings=plugin_has_strings)
+        findings += _floats(leaves, upgrade_to)
     return findings + _partitions(leaves)
 
 
@@ -89,7 +89,7 @@ def _patterns(
             findings.append(
                 Finding.warn(
                     "tables",
-                    f"{variable}: {pattern.text!r} is a partitioned table; wal2json knows only its leaves",
+                    f"{variable}: {pattern.text!r} is a partitioned table; changes name only its leaves",
                     "name the leaves, or their schema as schema.*",
                 )
             )
@@ -123,11 +123,11 @@ def _keys(leaves: Sequence[CheckedTable], fallback: str) -> list[Finding]:
     ]
 
 
-def _floats(leaves: Sequence[CheckedTable], *, plugin_has_strings: bool) -> list[Finding]:
+def _floats(leaves: Sequence[CheckedTable], upgrade_to: str | None) -> list[Finding]:
     having = [table for table in leaves if table.has_floats]
     if not having:
         return []
-    upgrade = "" if plugin_has_strings else "install wal2json 2.6 or later, then "
+    upgrade = "" if upgrade_to is None else f"install {upgrade_to} or later, then "
     return [
         Finding.warn(
             "numbers",

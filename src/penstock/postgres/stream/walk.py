@@ -103,7 +103,7 @@ class FrameWalk:
         except Unreadable as error:
             raise ProtocolViolation(f"a begin or commit that can't be read: {error}") from error
         if commit_lsn is None and self._needs_lsn:
-            raise ProtocolViolation("a begin or commit without its LSN: include-lsn must be on")
+            raise ProtocolViolation(f"a begin or commit of {self.decoder.plugin} without its LSN")
         if committed_at is None:
             committed_at = protocol.unix_seconds(self.server_time_us)
         transactions = self._transactions

@@ -166,12 +166,13 @@ def _not_numbers(
     ]
     if not found:
         return []
+    name = plugin.decoder.plugin
     return [
         Finding.warn(
             "numbers",
-            f"wal2json before 2.6 writes NaN and infinities as null, in {', '.join(found[:10])}"
-            + (f" and {len(found) - 10} more" if len(found) > 10 else ""),
-            "upgrade wal2json if these columns can hold them",
+            f"{name} before {plugin.decoder.strings_since} writes NaN and infinities as null, in"
+            f" {', '.join(found[:10])}" + (f" and {len(found) - 10} more" if len(found) > 10 else ""),
+            f"upgrade {name} if these columns can hold them",
         )
     ]
 

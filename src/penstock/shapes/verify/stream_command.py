@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.decoding.plugins import STREAM_PLUGIN, decoder_for
-from penstock.decoding.table_patterns import parse_patterns
+from penstock.decoding.table_patterns import is_told
 from penstock.lake.spark.session_conf import check_conf
 from penstock.lake.spark.spark_session import open_session, stop_session
 from penstock.lake.stream.place import StreamPlace
@@ -133,12 +133,4 @@ async def _checks(
 
 def _published(settings: CaptureSettings, tables: Sequence[Relation]) -> list[Relation]:
     """Those that capture publishes."""
-    added, filtered = (
-        parse_patterns(each) for each in (settings.wal2json.add_tables, settings.wal2json.filter_tables)
-    )
-    return [
-        each
-        for each in tables
-        if (settings.wal2json.add_tables is None or any(pattern.matches(*each) for pattern in added))
-        and not any(pattern.matches(*each) for pattern in filtered)
-    ]
+    return [each for each in tables if is_told(each, settings.content.of_records)]

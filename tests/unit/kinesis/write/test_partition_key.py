@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import pytest
 
@@ -15,6 +16,7 @@ from penstock.kinesis.write.partition_key import (
     choose_columns,
 )
 from penstock.model.key_indexes import KeyIndexes
+from penstock.settings.kinesis import PartitionKeySettings
 
 WAL_START = 0x16_B374D848
 WAL_TEXT = "16/B374D848"
@@ -374,3 +376,23 @@ def test_a_truncate_is_no_other_table() -> None:
     assert catalog.key(keys, payload("T", pk=None)) == WAL_TEXT
     assert catalog.key(keys, payload(columns={"id": 2})) == "public.t/2"
     assert len(catalog.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({}, "public.t/7"),
+        ({"PARTITION_KEY_MODE": "fallback", "PARTITION_KEY_FALLBACK": "table"}, "public.t"),
+        ({"PARTITION_KEY_FALLBACK": "static", "PARTITION_KEY_STATIC_VALUE": "one"}, "public.t/7"),
+    ],
+)
+def test_keys_are_made_as_the_settings_say(settings: dict[str, str], key: str) -> None:
+    keys = PartitionKeys.of(Wal2Json(), PartitionKeySettings.model_validate(settings))
+    payload = (
+        b'{"action":"I","schema":"public","table":"t","columns":[{"name":"id","type":"integer","value":7}],'
+        b'"pk":[{"name":"id","type":"integer"}]}'
+    )
+    with suppress(UnknownRelation):
+        keys.key(payload, 90)
+    keys.learn(KeyedRelation("public", "t", b'[{"name":"id","type":"integer"}]'), KeyIndexes(["id"]))
+    assert keys.key(payload, 90) == key

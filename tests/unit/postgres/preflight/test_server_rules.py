@@ -129,7 +129,7 @@ def test_many_tables_are_counted_not_listed() -> None:
         for number in range(NAMES_SHOWN + 3)
     ]
 
-    (finding,) = judge_tables(tables, rules, plugin_has_strings=True)
+    (finding,) = judge_tables(tables, rules, upgrade_to=None)
 
     assert finding.found.endswith(f"public.t{NAMES_SHOWN - 1} and 3 more")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from penstock.decoding.plugins import decoder_for
 from penstock.model.relation import Relation
 from penstock.model.shape import Shape, ShapesFile
 from penstock.postgres.catalog.table_facts import ColumnFacts, TableFacts
@@ -24,7 +25,10 @@ SHAPE = Shape("t", Relation(*T))
 def test_a_decimal_that_is_null_for_nan_in_any_case_needs_no_newer_wal2json() -> None:
     def found(shape: Shape, *, has_strings: bool = False) -> list[str]:
         file = ShapesFile("shapes.toml", "/lake", (shape,))
-        return [each.found for each in preflight._not_numbers(file, FACTS, PluginFacts(has_strings))]
+        return [
+            each.found
+            for each in preflight._not_numbers(file, FACTS, PluginFacts(decoder_for("wal2json"), has_strings))
+        ]
 
     said = "wal2json before 2.6 writes NaN and infinities as null, in "
     assert found(SHAPE) == [f"{said}t.price, t.ratio"]
