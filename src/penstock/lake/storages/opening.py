@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
-from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
 
@@ -18,6 +17,7 @@ from penstock.lake.errors import StorageRefused
 from penstock.lake.jobs.shape_jobs import OpenTable, SparkJobs
 from penstock.lake.jobs.verify_jobs import SparkVerifyJobs
 from penstock.lake.ports import LakeTable, ShapeJobs, VerifyJobs
+from penstock.lake.storages.kinds import BUCKET, DIRECTORY, Kind, kind_of
 from penstock.lake.storages.stream_url import stream_of
 from penstock.lake.stream.keeping import Keeping
 from penstock.lake.stream.stream_jobs import StreamJobs, StreamStorage
@@ -58,10 +58,10 @@ def open_verify_jobs(spark: SparkSession, file: ShapesFile, source: Source) -> V
 
 def tables_of(file: ShapesFile, source: Source) -> OpenTable:
     """What opens the tables of a file's storage. StorageRefused if nobody knows that kind of storage."""
-    scheme = urlsplit(file.storage).scheme
-    if scheme not in _BY_SCHEME:
+    kind = kind_of(file.storage)
+    if kind not in _TABLES:
         raise StorageRefused(f"storage {file.storage}: no tables can be kept there")
-    return _BY_SCHEME[scheme](file, source)
+    return _TABLES[kind](file, source)
 
 
 def _delta(file: ShapesFile, source: Source) -> OpenTable:
@@ -72,5 +72,7 @@ def _delta(file: ShapesFile, source: Source) -> OpenTable:
     return open_table
 
 
-_BY_SCHEME: Final[Mapping[str, Callable[[ShapesFile, Source], OpenTable]]] = {"": _delta, "s3a": _delta}
-"""A directory has no scheme."""
+_TABLES: Final[Mapping[Kind | None, Callable[[ShapesFile, Source], OpenTable]]] = {
+    DIRECTORY: _delta,
+    BUCKET: _delta,
+}

@@ -7,10 +7,10 @@ from typing import Final, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 from penstock.lake.errors import StorageRefused
+from penstock.lake.storages.kinds import STREAM, kind_of
 from penstock.lake.stream.place import StreamPlace
 from penstock.model.shape import ShapesFile
 
-_KINESIS: Final = "kinesis"
 _REGIONS: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
 _ENDPOINT: Final = "AWS_ENDPOINT_URL_KINESIS"
 
@@ -24,9 +24,9 @@ class StreamUrl(NamedTuple):
 
 def stream_of(file: ShapesFile) -> StreamUrl | None:
     """The stream that is a file's storage; None if it has tables."""
-    url = urlsplit(file.storage)
-    if url.scheme != _KINESIS:
+    if kind_of(file.storage) is not STREAM:
         return None
+    url = urlsplit(file.storage)
     region = next((os.environ[name] for name in _REGIONS if os.environ.get(name)), None)
     if region is None:
         raise StorageRefused(f"storage {file.storage}: AWS_REGION is not set: name the stream's region")

@@ -15,6 +15,7 @@ from penstock.changelog.errors import free_bytes
 from penstock.decoding.plugins import STREAM_PLUGIN, decoder_for
 from penstock.errors import PenstockError
 from penstock.finding import Finding, Level
+from penstock.lake.storages.kinds import DIRECTORY, kind_of
 from penstock.model.relation import Relation
 from penstock.model.shape import ShapesFile
 from penstock.model.size import format_size
@@ -101,7 +102,7 @@ def check_storage_of(file: ShapesFile, log_directory: Path | None, min_free_byte
     `log_directory` None: there is no log.
     """
     findings = [] if log_directory is None else _log_place(log_directory, min_free_bytes)
-    if "://" not in file.registry_at:
+    if kind_of(file.registry_at) is DIRECTORY:
         findings.insert(0, _storage(Path(file.registry_at)))
     try:
         registry = open_registry(file.registry_at).read()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import PenstockError
+from penstock.lake.storages.kinds import DIRECTORY, STORAGE_RULE, TABLES_RULE, kind_of
 from penstock.model.relation import Relation
 from penstock.model.shape import DEFAULT_FLUSH_INTERVAL_MS, NumericNan, Shape, ShapesFile, shape_line
 
@@ -24,13 +25,6 @@ FLUSH_INTERVAL_MS: Final = (10, 86_400_000)
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _NAME_RULE: Final = "use 1 to 63 of a-z, 0-9 and _, beginning with a letter"
-_S3A: Final = re.compile(r"s3a://[a-z0-9][a-z0-9.-]*(/.*)?")
-# Spark knows more of these than we do, and one slash is enough for it: `dbfs:/lake`.
-_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
-_KINESIS: Final = "kinesis://"
-_STREAM: Final = re.compile(rf"{_KINESIS}[A-Za-z0-9_.-]{{1,128}}(\?marks=[A-Za-z0-9_.-]{{1,128}})?")
-_REGISTRY_RULE: Final = "name a directory or s3a://bucket/path, without credentials"
-_STORAGE_RULE: Final = f"{_REGISTRY_RULE}; or kinesis://stream, for changes instead of tables"
 _LONGEST_SHOWN: Final = 100
 
 
@@ -129,16 +123,18 @@ def _storage(top: _Section, directory: Path) -> str:
     storage = top.text("storage", '"./lake" above the first [[shape]]')
     if storage is None:
         return ""
-    if _STREAM.fullmatch(storage):
+    kind = kind_of(storage)
+    if kind is not None and not kind.has_tables:
         return storage
-    return _tables_at(top, "storage", storage, directory, _STORAGE_RULE)
+    return _tables_at(top, "storage", storage, directory, STORAGE_RULE)
 
 
 def _registry(top: _Section, storage: str, directory: Path) -> str | None:
     """A stream can't hold the registry, and a storage that can does."""
-    if storage.startswith(_KINESIS):
+    kind = kind_of(storage)
+    if kind is not None and not kind.has_tables:
         registry = top.text("registry", '"./registry", beside a storage that is a stream')
-        return None if registry is None else _tables_at(top, "registry", registry, directory, _REGISTRY_RULE)
+        return None if registry is None else _tables_at(top, "registry", registry, directory, TABLES_RULE)
     if "registry" in top.values:
         top.refuse("registry is set", "remove it: only a storage that is a stream has its registry elsewhere")
     return None
@@ -146,12 +142,11 @@ def _registry(top: _Section, storage: str, directory: Path) -> str | None:
 
 def _tables_at(top: _Section, key: str, value: str, directory: Path, rule: str) -> str:
     """A directory or a bucket."""
-    if _S3A.fullmatch(value) and value.isprintable():
-        return value.rstrip("/")
-    if not value or _URL.match(value) or value.startswith("~") or not value.isprintable():
+    kind = kind_of(value)
+    if kind is None or not kind.has_tables:
         top.refuse(f"{key} is {_shown(value)}", rule)
         return ""
-    return str(directory / value)
+    return str(directory / value) if kind is DIRECTORY else value.rstrip("/")
 
 
 def _shape_sections(top: _Section) -> list[_Section]:

@@ -9,9 +9,8 @@ import botocore.session
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
+from penstock.lake.storages.kinds import BUCKET, kind_of
 from penstock.shapes.registry.registry import FileRegistry, GuardedRegistry, RegistryError, RegistryStore
-
-S3: Final = "s3a://"
 
 _CONFIG: Final = Config(connect_timeout=10, read_timeout=10, retries={"mode": "standard"})
 _ABSENT: Final = ("NoSuchKey", "404")
@@ -20,7 +19,7 @@ _OVERTAKEN: Final = ("PreconditionFailed", "ConditionalRequestConflict")
 
 def open_registry(storage: str) -> RegistryStore:
     """The registry of a storage, as a shapes file names it."""
-    return S3Registry(storage) if storage.startswith(S3) else FileRegistry(Path(storage))
+    return S3Registry(storage) if kind_of(storage) is BUCKET else FileRegistry(Path(storage))
 
 
 class S3Registry(GuardedRegistry):
@@ -31,7 +30,7 @@ class S3Registry(GuardedRegistry):
 
     def __init__(self, storage: str) -> None:
         super().__init__(f"{storage}/_penstock/registry")
-        bucket, _, key = self._place.removeprefix(S3).partition("/")
+        bucket, _, key = self._place.removeprefix(f"{BUCKET.scheme}://").partition("/")
         self._object = {"Bucket": bucket, "Key": key}
         self._client = botocore.session.get_session().create_client("s3", config=_CONFIG)
         self._condition: dict[str, str] = {}
