@@ -122,10 +122,8 @@ class Wal2Json:
     def stream_record(self, payload: bytes, action: Action, kept: Collection[str] | None) -> bytes:
         """The payload itself where nothing is to be left out or told otherwise."""
         try:
-            members = _decode_members(payload)
-            if action is self.action(payload) and kept is None:
-                return payload
-            return _retold(members, self.action(payload), action, kept)
+            members, was = _decode_members(payload), self.action(payload)
+            return payload if action is was and kept is None else _retold(members, was, action, kept)
         except (msgspec.DecodeError, UnicodeDecodeError, LookupError) as error:
             raise Unreadable("the payload is not the JSON that wal2json format 2 promises") from error
 
@@ -242,13 +240,14 @@ def _retold(
 ) -> bytes:
     """All other members, and the text of every value, stay as they are."""
     rows = {name: _decode_row(members[name]) for name in _ROWS if name in members}
-    members["action"] = msgspec.Raw(_encode(action.value))
-    if was is Action.UPDATE and action is Action.INSERT:
-        there = {_name(cell) for cell in rows["columns"]}
-        rows["columns"] += [cell for cell in rows.pop("identity") if _name(cell) not in there]
-        del members["identity"]
-    elif was is Action.UPDATE and action is Action.DELETE:
-        del rows["columns"], members["columns"]
+    if action is not was:
+        members["action"] = msgspec.Raw(_encode(action.value))
+        if action is Action.INSERT:
+            there = {_name(cell) for cell in rows["columns"]}
+            rows["columns"] += [cell for cell in rows.pop("identity") if _name(cell) not in there]
+            del members["identity"]
+        else:
+            del rows["columns"], members["columns"]
     for name, row in rows.items():
         told = row if kept is None else [cell for cell in row if _name(cell) in kept]
         members[name] = msgspec.Raw(_encode(told))

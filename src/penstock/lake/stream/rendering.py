@@ -24,6 +24,10 @@ from typing import Final
 from penstock.decoding.decoder import Cells, Decoder, Unreadable, whole_row
 from penstock.model.change import Action
 
+# By themselves: Python looks a member of an Enum up by a function, and this is asked for every change.
+_INSERT: Final = Action.INSERT
+_UPDATE: Final = Action.UPDATE
+_DELETE: Final = Action.DELETE
 NO_ROW: Final = Cells(Action.TRUNCATE.value)
 """A change without a row, where one change a row is wanted."""
 
@@ -51,14 +55,12 @@ def render(
 
 
 def _action(was: Action, *, old_inside: bool, new_inside: bool) -> Action | None:
-    match was:
-        case Action.INSERT:
-            return was if new_inside else None
-        case Action.DELETE:
-            return was if old_inside else None
-        case Action.UPDATE if new_inside:
-            return was if old_inside else Action.INSERT
-        case Action.UPDATE:
-            return Action.DELETE if old_inside else None
-        case _:
-            return was
+    if was is _INSERT:
+        return was if new_inside else None
+    if was is _DELETE:
+        return was if old_inside else None
+    if was is not _UPDATE:
+        return was
+    if new_inside:
+        return was if old_inside else _INSERT
+    return _DELETE if old_inside else None
