@@ -16,8 +16,7 @@ from penstock.local.postgres import PrivatePostgres
 from tests.servers.capture_site import CaptureSite
 
 GROWN_MB = 125
-"""A page has 10,000 records and some 10 MB. It is there as an answer, as records and as rows, and the one
-before it until the next has come."""
+"""A page has 10,000 records and some 10 MB. It is there as an answer, as records and as rows: some 97 MB."""
 
 
 @pytest.fixture
