@@ -56,6 +56,32 @@ class Rig(CaptureSite):
         """What the stream holds now."""
         return read_changes(self.kinesis, self.stream)
 
+    def transactions(self) -> list[list[bytes]]:
+        """What Postgres itself committed: the changes of each transaction, in order."""
+        found: dict[int, list[bytes]] = {}
+        for change in self.oracle.committed():
+            found.setdefault(change.end_lsn, []).append(change.payload)
+        return list(found.values())
+
+    def split(self, shard: str) -> None:
+        """Split one of the stream's shards in the middle."""
+        shards = self.kinesis.client.list_shards(StreamName=self.stream)["Shards"]
+        (keys,) = [each["HashKeyRange"] for each in shards if each["ShardId"] == shard]
+        middle = str((int(keys["StartingHashKey"]) + int(keys["EndingHashKey"])) // 2)
+        self.kinesis.client.split_shard(StreamName=self.stream, ShardToSplit=shard, NewStartingHashKey=middle)
+
+    def merge(self, shard: str, neighbour: str) -> None:
+        """Make one of two neighbouring shards."""
+        self.kinesis.client.merge_shards(
+            StreamName=self.stream, ShardToMerge=shard, AdjacentShardToMerge=neighbour
+        )
+
+    def freeze_in_mid_publishing(self, leader: CaptureProcess) -> None:
+        """Stop a leader while its requests are under way."""
+        goal = self.proxy.log.arrived + 10
+        self.proxy.log.wait_for(lambda log: log.arrived >= goal)
+        leader.freeze()
+
     def of_key(self, key: str) -> list[Change]:
         """What the stream holds of one partition key, in the order of arrival."""
         return [change for change in self.changes() if change.key == key]

@@ -13,7 +13,6 @@ from penstock.demo.stream_reader import StreamBroken
 from penstock.local.kinesis import LocalKinesis
 from tests.faults.rig import Rig
 from tests.faults.workload import Writers
-from tests.servers.capture_process import CaptureProcess
 from tests.servers.capture_site import metric, readiness, wait_for_phase, wait_until
 from tests.servers.faults import (
     INTERNAL_FAILURE,
@@ -39,21 +38,6 @@ def marks_stream(kinesis: LocalKinesis, stream: str) -> Iterator[str]:
 def marked(rig: Rig, marks_stream: str | None = None) -> MarkedStream:
     marks = None if marks_stream is None else rig.kinesis.read_all(marks_stream)
     return MarkedStream(rig.kinesis.read_all(rig.stream), rig.slot, marks)
-
-
-def committed(rig: Rig) -> list[list[bytes]]:
-    """What Postgres itself committed: the changes of each transaction, in order."""
-    transactions: dict[int, list[bytes]] = {}
-    for change in rig.oracle.committed():
-        transactions.setdefault(change.end_lsn, []).append(change.payload)
-    return list(transactions.values())
-
-
-def split(rig: Rig, shard: str) -> None:
-    shards = rig.kinesis.client.list_shards(StreamName=rig.stream)["Shards"]
-    (keys,) = [each["HashKeyRange"] for each in shards if each["ShardId"] == shard]
-    middle = (int(keys["StartingHashKey"]) + int(keys["EndingHashKey"])) // 2
-    rig.kinesis.client.split_shard(StreamName=rig.stream, ShardToSplit=shard, NewStartingHashKey=str(middle))
 
 
 def writes_more(writers: Writers, changes: int) -> None:
@@ -106,7 +90,7 @@ def test_whole_transactions_whatever_fails(rig: Rig) -> None:
             rig.proxy.inject(fault, probability=0.1, operation="PutRecord")
         with writers.running():
             move_money(rig)
-            split(rig, shards[0])
+            rig.split(shards[0])
             writes_more(writers, 50)
             children = set(shards[4:6])
             wait_until(
@@ -117,17 +101,15 @@ def test_whole_transactions_whatever_fails(rig: Rig) -> None:
             first.kill9()
             second = other if first is leader else leader
             second.wait_for_log("streaming")
-            split(rig, shards[2])
-            rig.kinesis.client.merge_shards(
-                StreamName=rig.stream, ShardToMerge=shards[4], AdjacentShardToMerge=shards[5]
-            )
+            rig.split(shards[2])
+            rig.merge(shards[4], shards[5])
             writes_more(writers, 200)
         rig.proxy.clear()
         rig.wait_until_confirmed(timeout=60)
         assert second.running
     stream = marked(rig)
     transactions = list(stream.transactions())
-    assert transactions == committed(rig)
+    assert transactions == rig.transactions()
     assert_sums(transactions)
     assert_chain(stream)
     assert len({manifest["by"] for manifest in stream.spoken()}) >= 2
@@ -145,7 +127,7 @@ def test_a_reader_goes_on_from_any_manifest(rig: Rig, marks_stream: str) -> None
         assert metric(capture, "penstock_manifests_total") >= 2
     stream = marked(rig, marks_stream)
     everything = list(stream.transactions())
-    assert everything == committed(rig)
+    assert everything == rig.transactions()
     assert all(each.data.startswith(b'{"pos":"') for each in rig.kinesis.read_all(rig.stream))
     for manifest in stream.spoken()[:: max(1, len(stream.manifests) // 10)]:
         reader = stream.reader(applied=manifest["resolved"])
@@ -172,7 +154,7 @@ def test_postgres_is_told_of_nothing_that_no_manifest_speaks_of(rig: Rig) -> Non
         assert readiness(capture)["status"] == 503
         rig.proxy.clear()
         rig.wait_until_confirmed(timeout=60)
-    assert list(marked(rig).transactions()) == committed(rig)
+    assert list(marked(rig).transactions()) == rig.transactions()
 
 
 def test_a_frozen_leader_that_wakes_breaks_no_chain(rig: Rig) -> None:
@@ -183,20 +165,14 @@ def test_a_frozen_leader_that_wakes_breaks_no_chain(rig: Rig) -> None:
         leader.wait_for_log("streaming")
         with rig.capture(**over) as standby, writers.running():
             wait_for_phase(standby, "standby")
-            freeze_in_mid_publishing(rig, leader)
+            rig.freeze_in_mid_publishing(leader)
             standby.wait_for_log("streaming")
             writes_more(writers, 50)
             leader.cont()
             wait_for_phase(leader, "standby")
         with rig.capture(**over):
             rig.wait_until_confirmed()
-    assert list(marked(rig).transactions()) == committed(rig)
-
-
-def freeze_in_mid_publishing(rig: Rig, leader: CaptureProcess) -> None:
-    goal = rig.proxy.log.arrived + 20
-    rig.proxy.log.wait_for(lambda log: log.arrived >= goal)
-    leader.freeze()
+    assert list(marked(rig).transactions()) == rig.transactions()
 
 
 def test_what_the_stream_has_lost_is_said(rig: Rig) -> None:
@@ -232,7 +208,7 @@ def test_truncates_and_tables_are_in_the_manifest(rig: Rig) -> None:
         rig.psql('INSERT INTO plain VALUES (1), (2); TRUNCATE plain; INSERT INTO "Odd.name" VALUES (1)')
         rig.wait_until_confirmed()
     stream = marked(rig)
-    assert list(stream.transactions()) == committed(rig)
+    assert list(stream.transactions()) == rig.transactions()
     counts: dict[str, int] = {}
     truncates = []
     for manifest in stream.spoken():
