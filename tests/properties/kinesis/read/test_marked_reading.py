@@ -39,6 +39,7 @@ class MemoryStream:
     """Shards in memory; a page has a few records, and some pages have none."""
 
     stream = "memory"
+    listed_at: datetime | None = None
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
