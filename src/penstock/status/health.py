@@ -154,7 +154,7 @@ class Health:
 
     def end_leadership(self) -> None:
         """What only a leader can suffer from is over; another may lead now."""
-        of_leaders = (Fault.KEYS, Fault.NOTE, Fault.BLOCKED, Fault.QUARANTINE, Fault.SHAPE, Fault.SOURCE)
+        of_leaders = (Fault.NOTE, Fault.BLOCKED, Fault.QUARANTINE, Fault.SHAPE, Fault.SOURCE)
         for fault in of_leaders:
             self.clear_fault(fault)
 
