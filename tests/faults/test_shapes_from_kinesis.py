@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from penstock.local.kinesis import LocalKinesis
 from tests.faults.shapes_load import Bank, Reader, assert_history_is_right, flushes_more
 from tests.servers.shapes_fixtures import RunOnce, Serve
-from tests.servers.shapes_site import ShapesSite
+from tests.servers.shapes_site import ShapesSite, shape_lines
 from tests.servers.streamed_site import COLUMNS, MARKED, QUERIES, StreamedSite, needed
 
 LONG_S = 240.0
@@ -60,6 +60,26 @@ def test_tables_equal_postgres_and_change_their_source(streamed: StreamedSite) -
     sql("INSERT INTO b VALUES (4, 'nobody captures this')")
     events = streamed.once(streamed.url, expect=1, STALL_S="2")
     assert any("no manifest" in event.get("detail", "") for event in events)
+
+
+@pytest.mark.timeout(900)
+def test_names_without_a_schema_cost_no_copy(streamed: StreamedSite) -> None:
+    """Capture's names follow the role's search_path. What would print another value is refused."""
+    site, sql = streamed.shapes, streamed.shapes.sql
+    sql(
+        "CREATE DOMAIN price AS numeric(10,2); CREATE TYPE mood AS ENUM ('good', 'bad');"
+        " CREATE TABLE priced (id int PRIMARY KEY, v price, m mood);"
+        " INSERT INTO priced VALUES (1, 1.5, 'good')"
+    )
+    site.write_file(shape_lines("priced"))
+    with streamed.capturing():
+        assert needed(streamed.once(streamed.url)).keys() == {"priced"}
+        sql("INSERT INTO priced VALUES (2, 2.5, 'bad'); UPDATE priced SET v = 3 WHERE id = 1")
+        assert not needed(streamed.once(streamed.url))
+        site.assert_equal("priced", ("id", "v", "m"), "SELECT id, v, m FROM priced")
+        sql("ALTER TABLE priced ADD of regclass DEFAULT 'a'; INSERT INTO priced VALUES (3, 1, 'bad', 'b')")
+        events = streamed.once(streamed.url, expect=1)
+    assert any("prints by search_path" in event.get("detail", "") for event in events)
 
 
 @pytest.mark.timeout(1500)

@@ -23,6 +23,7 @@ from penstock.postgres.catalog.table_facts import IndexFacts, LeafFacts, TableFa
 from penstock.postgres.catalog.table_sizes import total_bytes
 from penstock.postgres.catalog.table_tree import Found, Member, Tree
 from penstock.postgres.connection import PINNED_SESSION, connect
+from penstock.shapes.following.rewrites import judge
 
 Sql = Callable[..., None]
 EVENTS = Relation("public", "events")
@@ -313,6 +314,36 @@ class TestTrees:
         assert [
             each.relation.table for oid, each in before.items() if each.placed != now[oid].placed
         ] == moved
+
+    @pytest.mark.parametrize(
+        ("change", "is_another"),
+        [
+            ("ALTER SCHEMA app RENAME TO away; ALTER SCHEMA away RENAME TO app", True),
+            ("GRANT USAGE ON SCHEMA app TO public", True),
+            ("GRANT SELECT ON ALL TABLES IN SCHEMA app TO public", False),
+            (
+                "CREATE TABLE app.u (); ALTER DEFAULT PRIVILEGES IN SCHEMA app GRANT ALL ON TABLES TO public",
+                False,
+            ),
+            ("CREATE SCHEMA other; DROP SCHEMA other", False),
+            ("VACUUM FREEZE pg_namespace", False),
+            ("VACUUM FULL pg_namespace", False),
+        ],
+    )
+    async def test_a_schema_that_was_renamed_and_back(
+        self, sql: Sql, catalog: ShapeCatalog, change: str, is_another: bool
+    ) -> None:
+        """Every change under the name that it had meanwhile was somebody else's for the stream."""
+        sql("CREATE SCHEMA app; CREATE TABLE app.t (id int PRIMARY KEY)")
+        before = await tree_of(catalog, Relation("app", "t"))
+        sql(change)
+        now = await tree_of(catalog, Relation("app", "t"))
+
+        assert before.table.schema_row
+        assert (now.table.schema_row != before.table.schema_row) == is_another
+        again = judge(before, now, 1, {}).again
+        said = "schema app, of app.t, was renamed and back, or got other rights or another owner"
+        assert again == (said if is_another else "")
 
     async def test_no_such_relation(self, catalog: ShapeCatalog) -> None:
         assert await place_of(catalog, Relation("public", "no")) is None
@@ -705,3 +736,52 @@ async def test_sizes_count_long_values_and_no_missing_table(
         assert 300_000 < await total_bytes(session, [T, *public("gone")]) < 3_000_000
     finally:
         await session.close()
+
+
+async def test_values_that_follow_search_path(catalog: ShapeCatalog, sql: Sql) -> None:
+    """By what the server prints with and without a schema, however deep in a type."""
+    sql(
+        "CREATE TYPE pair AS (at regclass, n int); CREATE DOMAIN named AS regtype;"
+        " CREATE TYPE deep AS (pairs pair[], x named); CREATE TYPE plain AS (n int, t text);"
+        " CREATE TYPE spans AS RANGE (subtype = regclass, subtype_opclass = oid_ops);"
+        " CREATE TABLE t (id int PRIMARY KEY, a regclass, b regproc[], c pair, d named, e deep, f spans,"
+        " g regcollation, k plain, l oid, m text[], n regrole, o regnamespace, p name, q int4range)"
+    )
+    columns = (await facts_of(catalog)).columns
+
+    assert [each.name for each in columns if each.by_search_path] == list("abcdefg")
+
+
+@pytest.mark.parametrize(
+    ("change", "is_another"),
+    [
+        ("ALTER TYPE pair ADD ATTRIBUTE x int", True),
+        ("ALTER TYPE pair DROP ATTRIBUTE n", True),
+        ("ALTER TYPE pair ADD ATTRIBUTE x int; ALTER TYPE pair DROP ATTRIBUTE x", True),
+        ("ALTER TYPE other ADD ATTRIBUTE x int", False),
+        ("ALTER TABLE t ADD u int; CREATE INDEX ON t (u)", False),
+    ],
+)
+@pytest.mark.parametrize("type_name", ["pair", "pair[]", "held", "deep"])
+async def test_the_attributes_of_composite_types(
+    catalog: ShapeCatalog, sql: Sql, change: str, is_another: bool, type_name: str
+) -> None:
+    """Rows that nobody touched are printed in another way after it: a look and the facts both tell."""
+    sql(
+        "CREATE TYPE pair AS (m int, n int); CREATE TYPE other AS (m int); CREATE DOMAIN held AS pair;"
+        f" CREATE TYPE deep AS (n int, pairs pair[]); CREATE TABLE t (id int PRIMARY KEY, v {type_name})"
+    )
+    before, was = (await tree_of(catalog, T)).table, (await facts_of(catalog)).columns[1]
+    sql(change)
+    now, column = (await tree_of(catalog, T)).table, (await facts_of(catalog)).columns[1]
+
+    assert was.composites
+    assert (now.identity != before.identity, column.composites != was.composites) == (is_another, is_another)
+
+
+async def test_a_table_without_composite_types_has_the_identity_of_before(
+    catalog: ShapeCatalog, sql: Sql
+) -> None:
+    sql("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    assert (await tree_of(catalog, T)).table.identity == "d 1 1 0 1 1"
+    assert [each.composites for each in (await facts_of(catalog)).columns] == ["", ""]

@@ -22,10 +22,13 @@
 5. A change that doesn't carry its key can't be applied. Nor can an update be judged by a `where` without an
    unchanged TOAST column. Both come of a replica identity that the table had for a while: RowIncomplete.
 6. Keys are compared as text. So `1.0` to `1.00` is a key change too, and still ends with the right row.
+7. A type's name without a schema is that of the column's type in whatever schema: capture, which writes
+   marked streams, has the search_path of its role, and the catalog is asked without one.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
@@ -49,6 +52,7 @@ OLD_KEY: Final = "_penstock_old_key"
 _NULL: Final = msgspec.Raw(b"null")
 # A value that the frame lacks. It reads as null too, but a decoded null never has the blank.
 _ABSENT: Final = msgspec.Raw(b"null ")
+_SCHEMA: Final = re.compile(r'^(?:"(?:[^"]|"")*"|[^".]+)\.')
 _MISFITS: Final = (ValueError, LookupError, OverflowError, msgspec.DecodeError)
 
 
@@ -235,7 +239,7 @@ class ChangeDecoder:
         place = self._places.get(cell.name)
         if place is None and cell.name not in self._others:
             raise self._error(at, f"column {cell.name} ({cell.type}) is new", LayoutChanged)
-        if place is not None and not _holds(self._columns[place].lake, lake_type(cell.type)):
+        if place is not None and not _is_of(self._columns[place], cell.type):
             was = self._columns[place].type
             raise self._error(at, f"column {cell.name} was {was} and is {cell.type}", LayoutChanged)
         # Another name for the same type in the lake, as varchar(20) to text, changes nothing. Nor do fewer
@@ -353,8 +357,11 @@ def _missing(column: Column) -> msgspec.Raw:
     return _ABSENT if column.missing is None else msgspec.Raw(msgspec.json.encode(column.missing))
 
 
-def _holds(lake: LakeType, of_frame: LakeType) -> bool:
-    return lake == of_frame or has_more_digits(lake.spark, of_frame.spark)
+def _is_of(column: Column, frame_type: str) -> bool:
+    """Whether the column's type in the lake holds what a frame has under this type."""
+    lake, of_frame = column.lake, lake_type(frame_type)
+    is_same = lake == of_frame or has_more_digits(lake.spark, of_frame.spark)
+    return is_same or frame_type == _SCHEMA.sub("", column.type).strip('"')
 
 
 def _fits(column: Column, cell: msgspec.Raw) -> bool:

@@ -279,7 +279,9 @@ class ShapesApp:
         """ShapeFileError for shapes that can't work."""
         facts, names = await read_facts(self._settings, file)
         registry = await asyncio.to_thread(open_registry(file.registry_at).read)
-        refuse(judge(file, facts, names, registry, decoder_of(self._settings)).refused)
+        is_streamed = self._run.stream is not None
+        decoder = decoder_of(self._settings)
+        refuse(judge(file, facts, names, registry, decoder, from_stream=is_streamed).refused)
         refuse(await asyncio.to_thread(where_refusals, self._spark, file, facts))
 
     def _hung_up(self) -> None:
@@ -390,7 +392,8 @@ def check_without_spark(settings: ShapesSettings, file: ShapesFile, run: Run) ->
         if run.once:
             raise
         return
-    refuse(judge(file, facts, names, registry, decoder_of(settings)).refused)
+    is_streamed = run.stream is not None
+    refuse(judge(file, facts, names, registry, decoder_of(settings), from_stream=is_streamed).refused)
 
 
 def run_shapes(settings: ShapesSettings, file: ShapesFile, run: Run, progress: ProgressView) -> int:

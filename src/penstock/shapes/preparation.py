@@ -64,14 +64,17 @@ def judge(
     tables: Collection[Relation],
     registry: Registry | None,
     decoder: Decoder,
+    *,
+    from_stream: bool = False,
 ) -> Judged:
-    """Judge each shape; `facts`, `tables` and `decoder` as `refusals` takes them."""
+    """Judge each shape; `facts`, `tables`, `decoder` and `from_stream` as `refusals` takes them."""
     judged = Judged([], {})
     for shape in file.shapes:
         entry = None if registry is None else registry.shapes.get(shape.name)
         has_worked = entry is not None and entry.definition == definition_hash(shape)
         # Nobody meant another name if this one was right before.
-        lines = refusals(replace(file, shapes=(shape,)), facts, decoder, () if has_worked else tables)
+        meant = () if has_worked else tables
+        lines = refusals(replace(file, shapes=(shape,)), facts, decoder, meant, from_stream=from_stream)
         if lines and has_worked:
             judged.parked[shape.name] = " ".join(lines)
         else:
@@ -159,7 +162,8 @@ class Preparation:
 
     def _judged(self, registry: Registry | None, facts: Mapping[Relation, TableFacts]) -> Registry | None:
         """Shapes that can't work as their tables are now are parked; ShapesRefused if they never have."""
-        judged = judge(self._file, facts, (), registry, self._catalog.decoder)
+        decoder = self._catalog.decoder
+        judged = judge(self._file, facts, (), registry, decoder, from_stream=self._from_stream)
         if judged.refused:
             raise ShapesRefused(" ".join(judged.refused))
         for shape, sentence in judged.parked.items():

@@ -463,3 +463,35 @@ def test_copy_that_does_not_fit(data: bytes, message: str) -> None:
 )
 def test_type_names(declared: str, spark: str) -> None:
     assert lake_type(declared).spark == spark
+
+
+@pytest.mark.parametrize("named", ["app.price", "price", "numeric(10,2)"])
+def test_a_domains_name_may_lack_its_schema(named: str) -> None:
+    """A marked stream has names as capture's search_path makes them."""
+    columns = [Column("id", "bigint"), Column("price", "app.price", base="numeric(10,2)")]
+    payload = frame(
+        "I", f'{{"name":"id","type":"bigint","value":1}},{{"name":"price","type":"{named}","value":"1.5"}}'
+    )
+    [row] = ChangeDecoder("public.t", columns, ["id"], plugin="wal2json").decode([AT], [payload]).to_pylist()
+
+    assert row["price"] == Decimal("1.50")
+
+
+@pytest.mark.parametrize("named", ["cost", "other.price", "text", "app"])
+def test_another_name_is_another_type(named: str) -> None:
+    columns = [Column("id", "bigint"), Column("price", "app.price", base="numeric(10,2)")]
+    payload = frame(
+        "I", f'{{"name":"id","type":"bigint","value":1}},{{"name":"price","type":"{named}","value":"1.5"}}'
+    )
+    with pytest.raises(LayoutChanged, match=f"was app.price and is {named}"):
+        ChangeDecoder("public.t", columns, ["id"], plugin="wal2json").decode([AT], [payload])
+
+
+def test_a_quoted_domain_is_known_by_its_bare_name() -> None:
+    columns = [Column("id", "bigint"), Column("price", '"My.app"."A price"', base="numeric(10,2)")]
+    payload = frame(
+        "I", '{"name":"id","type":"bigint","value":1},{"name":"price","type":"A price","value":"2"}'
+    )
+    [row] = ChangeDecoder("public.t", columns, ["id"], plugin="wal2json").decode([AT], [payload]).to_pylist()
+
+    assert row["price"] == Decimal("2.00")

@@ -283,7 +283,7 @@ def test_partition_keys_read_it() -> None:
 
 
 def test_the_catalog_and_the_rules_speak_its_language() -> None:
-    row = ("v", 2, "my mood", None, False, False, (), "")
+    row = ("v", 2, "my mood", None, False, False, (), "", False, "")
     column = column_facts(row, {}, DECODER)
     assert column.type == "MY MOOD"
 

@@ -4,7 +4,8 @@ It reads pg_catalog by name and oid and opens no table, so it waits for no lock 
 regclass nor a size function stands here. It needs PostgreSQL 14.
 
 Type names follow `search_path`, here as in frames. So the sessions have to be opened like the replication
-connection: by the same role, in the same database, with the same options.
+connection: by the same role, in the same database, with the same options. Frames of a marked stream come from
+a capture, whose names may lack the schema (rows.py, 7).
 """
 
 from __future__ import annotations
@@ -66,7 +67,23 @@ SELECT t.root, n.nspname::text, c.relname::text, c.oid, c.relfilenode, c.relkind
            JOIN pg_catalog.pg_type p ON p.oid = a.atttypid
            LEFT JOIN pg_catalog.pg_type b ON b.oid = p.typbasetype
            JOIN pg_catalog.pg_enum e ON e.enumtypid IN (p.oid, p.typelem, b.oid, b.typelem)
-           WHERE t.oid = t.root AND a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)),
+           WHERE t.oid = t.root AND a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped), (
+           WITH RECURSIVE parts (oid) AS (
+               SELECT a.atttypid FROM pg_catalog.pg_attribute a
+               WHERE t.oid = t.root AND a.attrelid = c.oid AND a.attnum > 0 AND a.atttypid >= 16384
+               UNION
+               SELECT x.oid FROM parts JOIN pg_catalog.pg_type p ON p.oid = parts.oid
+               CROSS JOIN LATERAL (
+                   VALUES (p.typelem), (p.typbasetype)
+                   UNION ALL
+                   SELECT r.rngsubtype FROM pg_catalog.pg_range r WHERE p.oid IN (r.rngtypid, r.rngmultitypid)
+                   UNION ALL
+                   SELECT m.atttypid FROM pg_catalog.pg_attribute m
+                   WHERE m.attrelid = p.typrelid AND m.attnum > 0) AS x (oid))
+           SELECT pg_catalog.md5(pg_catalog.string_agg(pg_catalog.concat_ws(' ', m.attrelid, m.attnum,
+                  m.attisdropped), ',' ORDER BY m.attrelid, m.attnum))
+           FROM parts JOIN pg_catalog.pg_type p ON p.oid = parts.oid
+           JOIN pg_catalog.pg_attribute m ON m.attrelid = p.typrelid AND m.attnum > 0)),
        c.reltoastrelid, pg_catalog.concat_ws(' ', named.xmin, t.joined_by), t.parent,
        CASE WHEN t.parent <> 0 THEN pg_catalog.pg_get_expr(c.relpartbound, 0) END, (
            SELECT p.partstrat::text || ARRAY (
@@ -83,6 +100,7 @@ SELECT t.root, n.nspname::text, c.relname::text, c.oid, c.relfilenode, c.relkind
            FROM pg_catalog.pg_attribute a
            WHERE a.attrelid = c.oid AND t.oid = t.root AND c.relkind = 'p' AND a.attnum > 0
              AND NOT a.attisdropped AND a.attgenerated <> 'v' ORDER BY a.attnum),
+       n.xmin::text,
        c.relkind <> 'p' AND EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE i.inhparent = c.oid)
 FROM tree t
 JOIN pg_catalog.pg_class c ON c.oid = t.oid
@@ -131,8 +149,32 @@ SELECT a.attrelid, a.attname::text, a.attnum, pg_catalog.format_type(a.atttypid,
        a.attnotnull, a.attlen = -1 AND t.typstorage <> 'p', ARRAY (
            SELECT e.oid || ' ' || e.enumlabel FROM pg_catalog.pg_enum e
            LEFT JOIN pg_catalog.pg_type b ON b.oid = t.typbasetype
-           WHERE e.enumtypid IN (t.oid, t.typelem, b.oid, b.typelem) ORDER BY e.oid), a.attgenerated::text
+           WHERE e.enumtypid IN (t.oid, t.typelem, b.oid, b.typelem) ORDER BY e.oid), a.attgenerated::text,
+       inside.by_search_path, inside.composites
 FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+CROSS JOIN LATERAL (
+    WITH RECURSIVE parts (oid) AS (
+        SELECT a.atttypid
+        UNION
+        SELECT x.oid FROM parts JOIN pg_catalog.pg_type p ON p.oid = parts.oid
+        CROSS JOIN LATERAL (
+            VALUES (p.typelem), (p.typbasetype)
+            UNION ALL
+            SELECT r.rngsubtype FROM pg_catalog.pg_range r WHERE p.oid IN (r.rngtypid, r.rngmultitypid)
+            UNION ALL
+            SELECT m.atttypid FROM pg_catalog.pg_attribute m WHERE m.attrelid = p.typrelid AND m.attnum > 0
+        ) AS x (oid))
+    SELECT pg_catalog.bool_or(p.oid IN (
+               'pg_catalog.regclass'::pg_catalog.regtype, 'pg_catalog.regtype'::pg_catalog.regtype,
+               'pg_catalog.regproc'::pg_catalog.regtype, 'pg_catalog.regprocedure'::pg_catalog.regtype,
+               'pg_catalog.regoper'::pg_catalog.regtype, 'pg_catalog.regoperator'::pg_catalog.regtype,
+               'pg_catalog.regconfig'::pg_catalog.regtype, 'pg_catalog.regdictionary'::pg_catalog.regtype,
+               'pg_catalog.regcollation'::pg_catalog.regtype)),
+           coalesce(pg_catalog.string_agg(m.attrelid || '.' || m.attnum || CASE WHEN m.attisdropped
+                    THEN '-' ELSE '' END, ' ' ORDER BY m.attrelid, m.attnum), '')
+    FROM parts JOIN pg_catalog.pg_type p ON p.oid = parts.oid
+    LEFT JOIN pg_catalog.pg_attribute m ON m.attrelid = p.typrelid AND m.attnum > 0
+) AS inside (by_search_path, composites)
 WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attrelid, a.attnum
 """
@@ -177,18 +219,18 @@ _Row = tuple[Any, ...]
 
 
 class ShapeCatalog:
-    """Answers questions about tables, on a session that is opened when the first one comes.
+    """Answers questions about tables, each kind on a session that is opened when the first one comes.
 
-    A question is put once more, on a new session, if the server has ended the old one. ConnectionFailed if
-    there is no answer; that is never to be taken for "no such table".
+    `found` has one of its own: the reader of the stream waits for its answer, which must not come behind
+    looks at every table. A question is put once more, on a new session, if the server has ended the old one.
+    ConnectionFailed if there is no answer; that is never to be taken for "no such table".
     """
 
     def __init__(self, connect: Callable[[], Awaitable[AsyncConnection]], decoder: Decoder) -> None:
         """`decoder` reads the frames: types get the names that these have for them."""
-        self._connect = connect
         self.decoder = decoder
-        self._connection: AsyncConnection | None = None
-        self._one_at_a_time = asyncio.Lock()
+        self._looks = _Session(connect)
+        self._finds = _Session(connect)
 
     async def trees(self, tables: Collection[Relation]) -> list[Tree]:
         """The tables with their partitions, without those that don't exist. One quick query for all."""
@@ -196,7 +238,7 @@ class ShapeCatalog:
         async def ask(connection: AsyncConnection) -> list[Tree]:
             return list((await _trees(connection, tables, self.decoder)).values())
 
-        return await self._ask(ask)
+        return await self._looks.ask(ask)
 
     async def look(self, tables: Collection[Relation]) -> tuple[list[Tree], int, int]:
         """The same, and where the server's WAL was just after, and before: what was on disk by then."""
@@ -207,7 +249,7 @@ class ShapeCatalog:
             ((lsn,),) = await _rows(connection, "SELECT pg_catalog.pg_current_wal_insert_lsn()::text")
             return trees, parse_lsn(lsn), parse_lsn(before)
 
-        return await self._ask(ask)
+        return await self._looks.ask(ask)
 
     async def found(self, relation: Relation) -> Found | None:
         """What a relation is a partition of; None: there is none of that name."""
@@ -219,7 +261,7 @@ class ShapeCatalog:
             above = [(Relation(schema, table), brought) for schema, table, brought in rows if schema]
             return Found(tuple(parent for parent, _ in above), any(brought for _, brought in above))
 
-        return await self._ask(ask)
+        return await self._finds.ask(ask)
 
     async def facts(self, tables: Collection[Relation]) -> dict[Relation, TableFacts]:
         """All that the rules need to know of these tables, at one moment; without those that don't exist."""
@@ -229,7 +271,7 @@ class ShapeCatalog:
                 await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
                 return await _facts(connection, tables, self.decoder)
 
-        return await self._ask(ask)
+        return await self._looks.ask(ask)
 
     async def table_names(self) -> list[Relation]:
         """All tables that a shape could name, to find the one that was meant."""
@@ -237,15 +279,28 @@ class ShapeCatalog:
         async def ask(connection: AsyncConnection) -> list[Relation]:
             return [Relation(*row) for row in await _rows(connection, _NAMES)]
 
-        return await self._ask(ask)
+        return await self._looks.ask(ask)
 
     async def close(self) -> None:
-        """End the session, if there is one."""
+        """End the sessions that there are."""
+        await self._looks.close()
+        await self._finds.close()
+
+
+class _Session:
+    """A session for one question at a time."""
+
+    def __init__(self, connect: Callable[[], Awaitable[AsyncConnection]]) -> None:
+        self._connect = connect
+        self._connection: AsyncConnection | None = None
+        self._one_at_a_time = asyncio.Lock()
+
+    async def close(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()
 
-    async def _ask(self, question: Callable[[AsyncConnection], Awaitable[_Answer]]) -> _Answer:
+    async def ask(self, question: Callable[[AsyncConnection], Awaitable[_Answer]]) -> _Answer:
         async with self._one_at_a_time:
             try:
                 if self._connection is not None:
@@ -297,7 +352,7 @@ async def _trees(
     trees = {}
     for root, rows in _by_first(await _rows(connection, _TREES, schemas, names)).items():
         table, *partitions = (_member(row) for row in rows)
-        *_, printed, has_children = rows[0]
+        *_, printed, _, has_children = rows[0]
         columns = tuple(f"{name} {decoder.frame_type(text)}" for name, text in printed)
         trees[root] = Tree(table, tuple(partitions), rows[0][4] == PARTITIONED, columns, has_children)
     return trees
@@ -316,7 +371,8 @@ def _by_first(rows: Iterable[_Row]) -> defaultdict[int, list[_Row]]:
 
 
 def _member(row: _Row) -> Member:
-    schema, table, oid, filenode, _, layout, attached, identity, toast, placed, parent, bound, split, *_ = row
+    schema, table, oid, filenode, _, layout, attached, identity, toast, placed, parent, *rest = row
+    bound, split, _, schema_row, _ = rest
     return Member(
         Relation(schema, table),
         oid,
@@ -329,12 +385,14 @@ def _member(row: _Row) -> Member:
         parent,
         bound or "",
         tuple(split or ()),
+        schema_row,
     )
 
 
 def column_facts(row: _Row, old: Mapping[str, str], decoder: Decoder) -> ColumnFacts:
     """A column from the catalog's row; `old`: what older rows have in columns, each as an array of one."""
-    name, attnum, printed, base, not_null, toastable, labels, generated = row
+    name, attnum, printed, base, not_null, toastable, labels, generated, *inside = row
+    by_search_path, composites = inside
     missing = missing_text(old[name]) if name in old else None
     return ColumnFacts(
         name,
@@ -346,6 +404,8 @@ def column_facts(row: _Row, old: Mapping[str, str], decoder: Decoder) -> ColumnF
         missing,
         tuple(labels),
         is_virtual=generated == _VIRTUAL,
+        by_search_path=by_search_path,
+        composites=composites,
     )
 
 

@@ -43,6 +43,11 @@ class ColumnFacts(NamedTuple):
     """Of an enum, of its arrays and of domains over them: each label, behind its oid."""
     is_virtual: bool = False
     """Whether it is generated and stored nowhere (PostgreSQL 18): only a query has its value, no change."""
+    by_search_path: bool = False
+    """Whether its values are, or hold, names that Postgres prints by `search_path`: regclass and its kin."""
+    composites: str = ""
+    """The attributes of all composite types in it: an `oid.attnum` each, with a `-` if it is dropped; empty:
+    there are none, or it is not known."""
 
     @property
     def column(self) -> Column:

@@ -19,7 +19,8 @@ class Member(NamedTuple):
     attached: bool = False
     """Whether it became a partition in a later transaction than the one that created it."""
     identity: str = ""
-    """Its replica identity, the indexes that are its key or could stand for it, the labels of its enums."""
+    """Its replica identity, the indexes that are its key or could stand for it, the labels of its enums, the
+    attributes of its composite types."""
     toast: int = 0
     """The oid of its TOAST table, which changes with every rewrite and not with TRUNCATE; 0: it has none."""
     placed: str = ""
@@ -32,6 +33,9 @@ class Member(NamedTuple):
     split: tuple[str, ...] = ()
     """Of a partitioned one: `r`ange, `l`ist or `h`ash, and the columns. Empty if it is split by more than
     plain columns and their types' own operators and bytes, or not known."""
+    schema_row: str = ""
+    """The version of the row that gives its schema its name: another after a rename of the schema, and back;
+    empty: not known."""
 
 
 class Tree(NamedTuple):

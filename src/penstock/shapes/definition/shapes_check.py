@@ -59,7 +59,8 @@ async def look_at_shapes(
 
         catalog = ShapeCatalog(same_session, decoder)
         read.facts = await catalog.facts({shape.table for shape in file.shapes})
-        lines = refusals(file, read.facts, decoder, await catalog.table_names())
+        names = await catalog.table_names()
+        lines = refusals(file, read.facts, decoder, names, from_stream=from_stream)
         findings = [Finding.from_error("shapes", PenstockError(line)) for line in lines]
         if not findings:
             findings.append(Finding.ok("shapes", f"every one of {len(file.shapes)} fits its table"))

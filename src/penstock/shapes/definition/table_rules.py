@@ -7,6 +7,7 @@
    shape without it. So a leaf with a TOAST table needs REPLICA IDENTITY FULL.
 4. Delta can hold the names of the columns, and frames with their types can be read.
 5. The database is UTF-8: the stream has its bytes as they are.
+6. From a marked stream, no value follows `search_path`: capture has its role's, and a snapshot has none.
 
 Spark judges what is written in `where` (lake/jobs/where_check.py).
 """
@@ -65,20 +66,24 @@ def refusals(
     facts: Mapping[Relation, TableFacts],
     decoder: Decoder,
     tables: Collection[Relation] = (),
+    *,
+    from_stream: bool = False,
 ) -> list[str]:
     """A line for each thing that is wrong, shape by shape; none: all of them may start.
 
     `facts` are of the tables that exist, and `decoder` reads their changes; among the names `tables` the one
-    is sought that was meant.
+    is sought that was meant. `from_stream`: the changes come from a marked stream.
     """
     return [
         shape_line(file.path, f"shape {shape.name!r}", *problem)
         for shape in file.shapes
-        for problem in _problems(shape, facts.get(shape.table), decoder, tables)
+        for problem in _problems(shape, facts.get(shape.table), decoder, tables, from_stream=from_stream)
     ]
 
 
-def table_problems(shape: Shape, facts: TableFacts, decoder: Decoder) -> list[Problem]:
+def table_problems(
+    shape: Shape, facts: TableFacts, decoder: Decoder, *, from_stream: bool = False
+) -> list[Problem]:
     """What is wrong with the table as it is now; also asked when it was altered under a running shape."""
     not_ours = _not_ours(facts, decoder)
     if not_ours is not None:
@@ -88,15 +93,22 @@ def table_problems(shape: Shape, facts: TableFacts, decoder: Decoder) -> list[Pr
         *_identities(shape, facts),
         *_names(shape, facts),
         *_types(facts, decoder),
+        *(_by_search_path(shape, facts) if from_stream else ()),
     ]
 
 
 def _problems(
-    shape: Shape, facts: TableFacts | None, decoder: Decoder, tables: Collection[Relation]
+    shape: Shape,
+    facts: TableFacts | None,
+    decoder: Decoder,
+    tables: Collection[Relation],
+    *,
+    from_stream: bool,
 ) -> list[Problem]:
     if facts is None:
         return [_missing_table(shape, tables)]
-    return [*table_problems(shape, facts, decoder), *_missing_columns(shape, facts)]
+    problems = table_problems(shape, facts, decoder, from_stream=from_stream)
+    return [*problems, *_missing_columns(shape, facts)]
 
 
 def _missing_table(shape: Shape, tables: Collection[Relation]) -> Problem:
@@ -253,6 +265,17 @@ def _types(facts: TableFacts, decoder: Decoder) -> Iterator[Problem]:
                 f"{decoder.plugin} can't write the type {column.type} of column {column.name!r}: its name"
                 " needs quotes",
                 "rename the type or its schema",
+            )
+
+
+def _by_search_path(shape: Shape, facts: TableFacts) -> Iterator[Problem]:
+    for column in facts.wanted(None if shape.where is not None else shape.columns):
+        if column.by_search_path:
+            yield Problem(
+                f"values of column {column.name!r} ({column.type}) are names that Postgres prints by"
+                " search_path: a stream has them as capture's session does, a snapshot with their schemas",
+                "read the shape from Postgres, without --from; or make the column text or oid"
+                + ("" if shape.where is not None else "; or list in columns those to keep"),
             )
 
 

@@ -151,7 +151,7 @@ class StreamRoutes:
         if judgement.doubts:
             return judgement.doubts[0].suspicion
         assert now is not None, "that was judged"
-        if _without_files(before) != _without_files(now):
+        if _told_by_layout(before) != _told_by_layout(now):
             return f"{table} was altered"
         return ""
 
@@ -160,8 +160,9 @@ def _members(tree: Tree) -> tuple[Member, ...]:
     return (tree.table, *tree.partitions)
 
 
-def _without_files(tree: Tree) -> Tree:
+def _told_by_layout(tree: Tree) -> Tree:
+    """The tree without what was judged before: files, and schemas, which a registry may not know."""
     return tree._replace(
-        table=tree.table._replace(filenode=0),
-        partitions=tuple(member._replace(filenode=0) for member in tree.partitions),
+        table=tree.table._replace(filenode=0, schema_row=""),
+        partitions=tuple(member._replace(filenode=0, schema_row="") for member in tree.partitions),
     )

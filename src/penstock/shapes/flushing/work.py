@@ -51,7 +51,8 @@ class ChangeSource(NamedTuple):
     log_directory: Path | None = None
     """Where the log's runs are that executors must see; None: there is no log on disk."""
     is_late: bool = False
-    """Whether the catalog may be far ahead of the changes: then an altered table is snapshotted again."""
+    """Whether changes come from a stream, and the catalog may be far ahead of them: then an altered table is
+    snapshotted again."""
     lost: tuple[type[PenstockError], ...] = ()
     """Errors that say: changes of a shape can't be had there any more."""
 
@@ -316,7 +317,8 @@ class Work:
 
     async def _drift(self, shape: Shape) -> Drift:
         now = await self._current_facts(shape)
-        drift = compare(shape, self._facts[shape.name], now, self._catalog.decoder)
+        before, is_late = self._facts[shape.name], self._source.is_late
+        drift = compare(shape, before, now, self._catalog.decoder, from_stream=is_late)
         if drift.widened and not await self._threads.run(self._jobs.may_widen, shape):
             return drift.by_snapshot(shape)
         return drift
@@ -336,7 +338,7 @@ class Work:
         return facts
 
     def _refuse_problems(self, shape: Shape, facts: TableFacts) -> None:
-        problems = table_problems(shape, facts, self._catalog.decoder)
+        problems = table_problems(shape, facts, self._catalog.decoder, from_stream=self._source.is_late)
         if problems:
             raise ShapeStopped(". ".join(map(str, problems)))
 

@@ -3,9 +3,9 @@
 1. A table that now breaks a rule (definition/table_rules.py) stops its shape: no key, no replica identity, a
    name that Delta can't hold. So does one that lacks a column which `where` names: nothing else judges rows.
 2. What leaves old rows in the lake with values that they no longer have needs a new snapshot: another table,
-   another key, a column that was renamed, or dropped and added again, an enum's label that was renamed. So
-   does a column that came and went between two looks: the log may have its values, under a name that
-   another column has now.
+   another key, a column that was renamed, or dropped and added again, an enum's label that was renamed, an
+   attribute that a composite type got or lost, with which old rows are printed. So does a column that came
+   and went between two looks: the log may have its values, under a name that another column has now.
 3. A column whose type is another in the lake stops its shape, unless a snapshot comes anyway. One whose new
    type holds all values of the old one (int to bigint) needs a snapshot. A numeric that merely got more
    digits before the point is widened in place, if its table still has its file: no value is another.
@@ -56,10 +56,12 @@ class Drift(NamedTuple):
         )
 
 
-def compare(shape: Shape, before: TableFacts, now: TableFacts, decoder: Decoder) -> Drift:
+def compare(
+    shape: Shape, before: TableFacts, now: TableFacts, decoder: Decoder, *, from_stream: bool = False
+) -> Drift:
     """What became of the table since `before`, as far as the shape cares."""
     problems = [
-        *table_problems(shape, now, decoder),
+        *table_problems(shape, now, decoder, from_stream=from_stream),
         *_renamed_in_list(shape, before, now),
         *_gone_from_where(shape, before, now),
     ]
@@ -135,6 +137,8 @@ def _grounds_for_snapshot(shape: Shape, before: TableFacts, now: TableFacts) -> 
             yield f"column {column.name!r} of {shape.table} {types}"
         elif was is not None and (renamed := _renamed_label(was, column)):
             yield f"a label of column {column.name!r} of {shape.table} was renamed: {renamed}"
+        elif was is not None and was.composites and was.composites != column.composites:
+            yield f"a composite type in column {column.name!r} of {shape.table} got or lost an attribute"
         elif was is None and column.attnum in old_names:
             yield f"column {old_names[column.attnum]!r} of {shape.table} was renamed to {column.name!r}"
 

@@ -7,7 +7,8 @@ the server (`tests/integration/test_shape_catalog.py` holds them against one):
 1. An oid is one table for as long as that lives.
 2. Whoever renames a table or moves it to another schema writes the row of its row type in pg_type (so does
    who gives it another owner). The same version of that row at two looks: it bore its name all the time, and
-   every change under that name was its own.
+   every change under that name was its own. Whoever renames its schema writes that one's row in pg_namespace
+   instead (so does who grants rights on it), and the same holds for that.
 3. Whoever detaches a partition deletes its row in pg_inherits, and ATTACH makes a new one. The same version
    at two looks: it was a partition all the time, and a TRUNCATE of its parent was one of it.
 4. Rows can only be written without WAL into a file that was made for an UNLOGGED table: SET UNLOGGED makes a
@@ -114,6 +115,10 @@ def _certain(table: Relation, old: Member, new: Member) -> str | None:
         return f"{old.relation}{whose} was renamed to {new.relation}"
     if old.placed and new.placed != old.placed:
         return f"{old.relation}{whose} was renamed or detached, and back, or got another owner"
+    if old.schema_row and new.schema_row != old.schema_row:
+        schema = old.relation.schema
+        what = "was renamed and back, or got other rights or another owner"
+        return f"schema {schema}, of {old.relation}{whose or ','} {what}"
     if new.filenode != old.filenode and (new.layout != old.layout or new.toast != old.toast):
         return _rewritten(new.relation)
     return None

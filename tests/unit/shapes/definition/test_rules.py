@@ -332,3 +332,30 @@ def test_a_virtual_column_can_not_be_listed() -> None:
         "column 'v' of public.orders is generated and not stored: no change has it."
         " Fix: take it out, or make it STORED"
     ]
+
+
+REGCLASS = ColumnFacts("of", 4, "regclass", by_search_path=True)
+BY_NAME = (
+    "values of column 'of' (regclass) are names that Postgres prints by search_path: a stream has them as"
+)
+BY_TEXT = "Fix: read the shape from Postgres, without --from; or make the column text or oid"
+
+
+@pytest.mark.parametrize(
+    ("shape", "fixes"),
+    [
+        (SHAPE, [f"{BY_TEXT}; or list in columns those to keep"]),
+        (with_columns("id", "of"), [f"{BY_TEXT}; or list in columns those to keep"]),
+        (with_columns("id", "note"), []),
+        # A where reads all columns.
+        (replace(with_columns("id"), where="of = 't'"), [BY_TEXT]),
+    ],
+)
+def test_from_a_stream_no_value_follows_search_path(shape: Shape, fixes: list[str]) -> None:
+    facts = TABLE._replace(columns=(*TABLE.columns, REGCLASS), leaves=(FULL,), replica_identity="f")
+    file = ShapesFile("shapes.toml", "/lake", (shape,))
+
+    assert refusals(file, {ORDERS: facts}, DECODER) == []
+    found = refusals(file, {ORDERS: facts}, DECODER, from_stream=True)
+    assert [line.partition(". Fix")[2] for line in found] == [fix.removeprefix("Fix") for fix in fixes]
+    assert all(BY_NAME in line for line in found)

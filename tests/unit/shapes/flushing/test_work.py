@@ -408,7 +408,7 @@ async def test_more_digits_need_a_table_that_may_be_widened(
         return now
 
     monkeypatch.setattr(desk.work, "_current_facts", current)
-    monkeypatch.setattr(drift_module, "table_problems", lambda *_: [])
+    monkeypatch.setattr(drift_module, "table_problems", lambda *_, **__: [])
     desk.work._facts["a"] = facts
     for may, again in ((True, ""), (False, "column 'amount' of public.t is numeric(12,2), which is wider")):
         monkeypatch.setattr(desk.jobs, "may_widen", lambda _, may=may: may, raising=False)

@@ -281,12 +281,35 @@ def test_a_broken_rule_stops_the_shape(shape: Shape, now: TableFacts, stop: str)
     assert drift == Drift(BEFORE, stop=drift.stop)
 
 
+def test_another_attribute_of_a_composite_type_needs_a_snapshot() -> None:
+    """Old rows are printed with it, and no change tells."""
+    pair = ColumnFacts("pair", 4, "public.pair", composites="7.1 7.2")
+    said = "a composite type in column 'pair' of public.orders got or lost an attribute"
+
+    before = having(*BEFORE.columns, pair)
+    assert compare(ALL, before, before).again == ""
+    for now in ("7.1 7.2 7.3", "7.1 7.2-"):
+        assert compare(ALL, before, having(*BEFORE.columns, pair._replace(composites=now))).again == said
+    unknown = having(*BEFORE.columns, pair._replace(composites=""))
+    assert compare(ALL, unknown, before).again == "", "of a registry that doesn't know them"
+
+
+def test_from_a_stream_a_column_of_names_stops_the_shape() -> None:
+    """Capture prints names by its search_path, and a snapshot with their schemas."""
+    now = having(*BEFORE.columns, ColumnFacts("of", 4, "regclass", by_search_path=True))
+
+    assert compare(ALL, BEFORE, now).stop == ""
+    drift = drift_module.compare(ALL, BEFORE, now, DECODER, from_stream=True)
+    assert drift == Drift(BEFORE, stop=drift.stop)
+    assert "column 'of' (regclass) are names that Postgres prints by search_path" in drift.stop
+
+
 def test_a_virtual_column_is_no_part_of_a_shape() -> None:
     """PostgreSQL 18: a query has its value, and changes have null."""
-    row = ("v", 4, "integer", None, False, False, (), "v")
+    row = ("v", 4, "integer", None, False, False, (), "v", False, "")
     virtual = column_facts(row, {}, DECODER)
     assert virtual == ColumnFacts("v", 4, "integer", is_virtual=True)
-    assert not column_facts((*row[:-1], "s"), {}, DECODER).is_virtual
+    assert not column_facts((*row[:-3], "s", False, ""), {}, DECODER).is_virtual
     now = having(*BEFORE.columns, virtual)
 
     assert to_columns(now, None) == to_columns(BEFORE, None)
