@@ -123,13 +123,14 @@ def test_what_may_be_replaced_is_replaced_whole(store: Store) -> None:
     assert store.files() == {"_last_checkpoint": '{"version":2}\n'}
 
 
-def test_a_commit_from_another_version_than_expected_is_refused(store: Store) -> None:
+@pytest.mark.parametrize("operation", ["MERGE", "WRITE", "DELETE"])
+def test_a_commit_from_another_version_than_expected_is_refused(store: Store, operation: str) -> None:
     store.conf.set(EXPECTED_VERSION, "6")
     for other in ({"readVersion": 7}, {}):
         with refused("penstock: a commit from version"):
-            store.write("00000000000000000008.json", {"commitInfo": {"operation": "MERGE", **other}})
+            store.write("00000000000000000008.json", {"commitInfo": {"operation": operation, **other}})
     assert store.files() == {}
-    store.write("00000000000000000007.json", {"commitInfo": {"operation": "MERGE", "readVersion": 6}})
+    store.write("00000000000000000007.json", {"commitInfo": {"operation": operation, "readVersion": 6}})
     store.write("00000000000000000008.json", {"commitInfo": {"operation": "OPTIMIZE", "readVersion": 7}})
     assert len(store.files()) == 2
 

@@ -39,15 +39,17 @@ import org.apache.hadoop.fs.Path;
  *
  * 1. The data files that a commit adds are on disk before the commit is.
  * 2. A commit appears whole, by a hard link, which can't replace another. It is on disk when `write` returns.
- * 3. A MERGE or an append that was made from another version than its writer expects (EXPECTED) is refused.
+ * 3. A MERGE, an append or a DELETE that was made from another version than its writer expects (EXPECTED) is
+ *    refused.
  * 4. Only files at or behind the name that a listing starts at are looked at. Hadoop's own looks at each file of
  *    the directory, with several system calls, before any is left out: seconds where the log is long.
  */
 public class DurableLogStore extends HadoopFileSystemLogStore {
-    /** The setting of a session that names the version from which its next MERGE or append must be made. */
+    /** The setting of a session that names the version from which its next MERGE, append or DELETE must be made. */
     public static final String EXPECTED = "penstock.expectedReadVersion";
 
     private static final ObjectMapper JSON = new ObjectMapper();
+    private static final List<String> CHECKED = List.of("MERGE", "WRITE", "DELETE");
     private static final String FIRST_COMMIT = "00000000000000000000.json";
     private static final String LAST_CHECKPOINT = "_last_checkpoint";
 
@@ -180,7 +182,7 @@ public class DurableLogStore extends HadoopFileSystemLogStore {
         JsonNode info = JSON.readTree(line).get("commitInfo");
         // What Delta may do behind a commit (compaction) is made from that commit.
         JsonNode operation = info.get("operation");
-        if (operation == null || !operation.asText().equals("MERGE") && !operation.asText().equals("WRITE")) {
+        if (operation == null || !CHECKED.contains(operation.asText())) {
             return;
         }
         JsonNode from = info.get("readVersion");
