@@ -293,6 +293,9 @@ def data_files(*files: tuple[int, int | None]) -> DataFiles:
         ([(43 << 20, 3_000_000)], 1, None, True),
         ([(43 << 20, None)], 1, None, True),
         ([], 200_000, "1", True),
+        # Wide rows: a few thousand of them are as much work as millions of narrow ones.
+        ([(30 << 20, 3_000)], 1, "1", True),
+        ([(4 << 20, 3_000)] * 2, 1, "1", False),
     ],
 )
 def test_what_is_to_be_rewritten_decides_how(
@@ -300,7 +303,8 @@ def test_what_is_to_be_rewritten_decides_how(
 ) -> None:
     touched = [DataFile(str(place), size, rows, {}) for place, (size, rows) in enumerate(files)]
 
-    settings = settings_for(changes + sum(file.most_rows for file in touched), 35_000)
+    rows = changes + sum(file.most_rows for file in touched)
+    settings = settings_for(rows, sum(file.size for file in touched), 35_000)
 
     assert settings["spark.sql.files.maxRecordsPerFile"] == "35000"
     assert settings.get("spark.sql.shuffle.partitions") == partitions

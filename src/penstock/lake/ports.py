@@ -140,6 +140,9 @@ class LakeTable(Protocol):
     def rows_near(self, key: Sequence[str], ranges: KeyRanges) -> int:
         """About how many rows lie in files that may hold one of these keys; of all files without ranges."""
 
+    def bytes_near(self, key: Sequence[str], ranges: KeyRanges) -> int:
+        """How large these files are together."""
+
     def file_rows(self, key: Sequence[str]) -> int:
         """How many rows a file that is written should have at most."""
 

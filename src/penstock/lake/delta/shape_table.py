@@ -206,6 +206,10 @@ class ShapeTable:
         """About how many rows lie in files that may hold one of these keys; of all files without ranges."""
         return sum(file.most_rows for file in self.files(key).touched(ranges))
 
+    def bytes_near(self, key: Sequence[str], ranges: KeyRanges) -> int:
+        """How large these files are together."""
+        return sum(file.size for file in self.files(key).touched(ranges))
+
     def file_rows(self, key: Sequence[str]) -> int:
         """How many rows a file that is written should have at most.
 

@@ -50,7 +50,8 @@ def merge_difference(table: LakeTable, rows: DataFrame, version: int, key: Seque
             changed = difference.count()
             net = NetChanges(difference, tuple(key), tuple(rows.columns))
             written = changed + table.rows_near(key, {}) if changed else 0
-            with with_settings(rows.sparkSession, settings_for(written, table.file_rows(key))):
+            size_bytes = table.bytes_near(key, {}) if changed else 0
+            with with_settings(rows.sparkSession, settings_for(written, size_bytes, table.file_rows(key))):
                 at = table.merge(net, version, made_from=before.version)
         finally:
             difference.unpersist()

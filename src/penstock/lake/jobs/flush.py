@@ -28,6 +28,8 @@ from penstock.lake.spark.spark_session import plain_errors
 
 _INTERPRETED_ROWS: Final = 100_000
 """So few rows are rewritten sooner than the plan is compiled. Both take longer with more columns."""
+_INTERPRETED_BYTES: Final = 8 << 20
+"""But not if their files are larger than this: of rows of a few columns, 100,000 are some 4 MiB."""
 _ONE_TASK_ROWS: Final = 350_000
 """One task sorts what it writes by key; of several, each has files from the lowest key to the highest."""
 _FOR_FEW: Final = MappingProxyType(
@@ -71,17 +73,21 @@ def flush(
         decoded = perf_counter()
         net = fold(changes, surveyed, layout.key, layout.stored, table.rows(), layout.where, added=lacking)
         rows = surveyed.count + table.rows_near(layout.key, net.ranges)
-        with with_settings(spark, settings_for(rows, table.file_rows(layout.key))):
+        size_bytes = table.bytes_near(layout.key, net.ranges)
+        with with_settings(spark, settings_for(rows, size_bytes, table.file_rows(layout.key))):
             offset = table.merge(net, up_to if new else None, made_from=before.version)
     return Flushed(offset, surveyed.count, decoded - begun)
 
 
-def settings_for(rows: int, file_rows: int) -> dict[str, str]:
-    """Spark's settings for a MERGE that may write so many rows, into files of so many at most."""
+def settings_for(rows: int, size_bytes: int, file_rows: int) -> dict[str, str]:
+    """Spark's settings for a MERGE that may write so many rows, into files of so many at most.
+
+    `size_bytes`: of the files that it may rewrite.
+    """
     settings = {"spark.sql.files.maxRecordsPerFile": str(file_rows)}
     if rows <= _ONE_TASK_ROWS:
         settings["spark.sql.shuffle.partitions"] = "1"
-    if rows <= _INTERPRETED_ROWS:
+    if rows <= _INTERPRETED_ROWS and size_bytes <= _INTERPRETED_BYTES:
         settings |= _FOR_FEW
     return settings
 
