@@ -688,3 +688,22 @@ def test_files_out_of_the_batchs_key_range_are_not_read(
     with pytest.raises(Exception, match="FILE_NOT_EXIST"):
         table.merge(net(spark, table, Change("update", 1, "x", "y"), Change("delete", 1000)), 400)
     assert table.read_state().offset == 300
+
+
+@pytest.mark.parametrize("is_opened_anew", [False, True])
+def test_news_are_noticed_by_names_alone(
+    spark: SparkSession, table: ShapeTable, open_table: OpenTable, is_opened_anew: bool
+) -> None:
+    """The version that was seen last is there, and no next one: nothing is read."""
+    if is_opened_anew:
+        table = open_table()
+        assert table.may_be_news(), "nobody has looked yet"
+    table.state_to_build_on()
+    assert not table.may_be_news()
+    spark.sql(f"ALTER TABLE delta.`{table.path}` SET TBLPROPERTIES ('mine' = '1')")
+    assert table.may_be_news()
+    assert table.foreign_commit(table.read_state()) is None
+    assert not table.may_be_news(), "seen, and tolerated"
+    spark.sql(f"DELETE FROM delta.`{table.path}` WHERE id = 1")
+    assert table.may_be_news()
+    assert "DELETE" in (table.foreign_commit(table.read_state()) or "")

@@ -137,6 +137,9 @@ class LakeTable(Protocol):
     def foreign_commit(self, state: TableVersion) -> str | None:
         """What others may have done to the rows behind our last commit, in words; None if nothing."""
 
+    def may_be_news(self) -> bool:
+        """Whether it may have another version than the last look found. Reads nothing."""
+
     def rows_near(self, key: Sequence[str], ranges: KeyRanges) -> int:
         """About how many rows lie in files that may hold one of these keys; of all files without ranges."""
 
@@ -245,6 +248,12 @@ class ShapeJobs(Protocol):
 
         No commit if there are none. TableConflict if the table is not at `tx_offset`, ForeignCommit if others
         may have changed its rows.
+        """
+
+    def foreign(self, shape: Shape) -> str | None:
+        """What others may have done to the rows of the shape's table since our last look, in words.
+
+        Where nobody has written since, this looks for names in the table's log and reads nothing.
         """
 
     def may_widen(self, shape: Shape) -> bool:

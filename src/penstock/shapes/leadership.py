@@ -205,6 +205,7 @@ class ShapesLeadership(ABC):
                 {
                     "jobs": pipeline.runner.run(),
                     "tables": pipeline.watch.run(),
+                    "idle tables": pipeline.idle.run(),
                     "feedback": pipeline.feed.report(),
                     "ceiling": pipeline.confirmed.run(pipeline.feed.tell_if_moved),
                     "watchdog": watchdog.watch(),

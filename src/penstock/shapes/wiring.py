@@ -21,6 +21,7 @@ from penstock.shapes.feed.from_postgres import Incoming, PostgresFeed
 from penstock.shapes.feed.ledger import Ledger
 from penstock.shapes.feed.port import Feed
 from penstock.shapes.feed.resnapshots import Resnapshots
+from penstock.shapes.flushing.idle_tables import IdleTables
 from penstock.shapes.flushing.job_runner import JobRunner, JobThreads
 from penstock.shapes.flushing.removals import Removals
 from penstock.shapes.flushing.table_watch import TableWatch
@@ -139,6 +140,7 @@ class ShapesPipeline:
             source=source,
         )
         self.runner = JobRunner(ledger, self.work)
+        self.idle = IdleTables([shape.name for shape in shapes], self.work.look)
 
     @property
     def readings(self) -> Readings:

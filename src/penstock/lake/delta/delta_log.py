@@ -53,6 +53,14 @@ class DeltaLog:
             raise
         return [json.loads(line) for line in text.split("\n") if line]
 
+    def ends_at(self, version: int) -> bool:
+        """Whether this version's commit is there and the next one's is not. Reads neither."""
+        log = self._log()
+        files, names = log.logPath(), self._jvm.org.apache.spark.sql.delta.util.FileNames
+        system = files.getFileSystem(log.newDeltaHadoopConf())
+        this, following = (names.unsafeDeltaFile(files, each) for each in (version, version + 1))
+        return bool(system.exists(this)) and not system.exists(following)
+
     def properties(self) -> dict[str, str]:
         """The table's properties."""
         metadata = json.loads(self.snapshot().metadata().json())["metaData"]

@@ -182,6 +182,11 @@ class ShapeTable:
         self._trusted = state.version
         return None
 
+    def may_be_news(self) -> bool:
+        """Whether the table may have another version than the last look found. Looks for two names only."""
+        with plain_errors(self._path):
+            return self._version < 0 or not self._log.ends_at(self._version)
+
     def files(self, key: Sequence[str]) -> DataFiles:
         """The data files of the newest version. Costs a Spark job at first, then reads the new commits."""
         with plain_errors(self._path):

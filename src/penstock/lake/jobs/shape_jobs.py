@@ -100,6 +100,12 @@ class SparkJobs:
         with self._working(shape, "delete"):
             return delete_within(session, table, layout_of(shape, facts, self._plugin), bounds, tx_offset)
 
+    def foreign(self, shape: Shape) -> str | None:
+        """See ShapeJobs."""
+        table = self._tables[shape.name]
+        with self._working(shape, "look"):
+            return table.foreign_commit(table.read_state()) if table.may_be_news() else None
+
     def may_widen(self, shape: Shape) -> bool:
         """See ShapeJobs."""
         with self._working(shape, "look"):

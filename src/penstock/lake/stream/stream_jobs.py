@@ -147,6 +147,10 @@ class StreamJobs:
             f"a partition of {shape.table} is gone, and a stream can't tell which of its rows to delete"
         )
 
+    def foreign(self, shape: Shape) -> str | None:
+        """See ShapeJobs: a stream's records stay as they are."""
+        return None
+
     def may_widen(self, shape: Shape) -> bool:
         """See ShapeJobs: records name the types of their own."""
         return True

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import structlog
 
@@ -38,6 +38,7 @@ FLUSH_MAX_BYTES: Final = 256 * 2**20
 """What one flush takes of its own relations' changes, unless a single transaction has more."""
 _LOOKS_AT_A_LAYOUT: Final = 3
 
+_Result = TypeVar("_Result")
 _log = structlog.get_logger()
 
 
@@ -97,6 +98,7 @@ class Work:
         self._unread: dict[str, int] = {}
         """How often changes of a shape had a layout that its table doesn't have."""
         self._turns = {shape.name: asyncio.Lock() for shape in shapes}
+        self._one_beside = asyncio.Lock()
         self.copying: set[str] = set()
         """Shapes whose rows are on their way into a new table. Others' snapshots wait for their cut."""
         self.rows = dict.fromkeys(self._shapes, 0)
@@ -139,6 +141,25 @@ class Work:
         async with self._turns[shape]:
             await self._threads.run(self._jobs.upkeep, self._shapes[shape])
 
+    async def look(self, shape: str) -> None:
+        """See whether others have changed the rows of a table that nothing comes for.
+
+        Nothing is looked at while a job has the table: a flush looks for itself, and a snapshot replaces all.
+        """
+        if self._turns[shape].locked():
+            return
+        async with self._turns[shape]:
+            if self._ledger.plan.awaits_snapshot(shape):
+                return
+            foreign = await self._beside(self._jobs.foreign, self._shapes[shape])
+            if foreign is not None:
+                await self._snapshot_again([_said(shape, foreign)])
+
+    async def _beside(self, work: Callable[..., _Result], *arguments: object) -> _Result:
+        """Run what the plan gives no place to. One at a time: the threads are those of the plan's jobs."""
+        async with self._one_beside:
+            return await self._threads.run(work, *arguments)
+
     async def remove(self, shape: str, departure: Departure, collector: Collector) -> bool:
         """Delete what a partition that is gone has left; False if only a snapshot of the table is right.
 
@@ -152,9 +173,9 @@ class Work:
                 return False
             delete, at = self._jobs.delete_within, self._ledger.offsets()[shape]
             try:
-                rows = await self._threads.run(delete, self._shapes[shape], facts, bounds, at)
+                rows = await self._beside(delete, self._shapes[shape], facts, bounds, at)
             except ForeignCommit as error:
-                await self._snapshot_again([_said(shape, error)])
+                await self._snapshot_again([_said(shape, str(error))])
                 return True
             fault_points.reached(fault_points.PARTITION_REMOVED)
         _log.warning("partition_removed", shape=shape, partition=str(departure.partition), rows=rows)
@@ -185,7 +206,7 @@ class Work:
                     raise
             done = await self._threads.run(self._jobs.flush, shape, now, ranges, up_to.tx_offset, added)
         except ForeignCommit as error:
-            await self._snapshot_again([_said(shape.name, error)])
+            await self._snapshot_again([_said(shape.name, str(error))])
             raise
         except ChangesUnusable as error:
             await self._give_up_on(shape.name, error)
@@ -277,9 +298,9 @@ class Work:
             if added:
                 held = self._ledger.held(shape).tx_offset
                 try:
-                    await self._threads.run(self._jobs.flush, self._shapes[shape], facts, (), held, added)
+                    await self._beside(self._jobs.flush, self._shapes[shape], facts, (), held, added)
                 except ForeignCommit as error:
-                    return _said(shape, error)
+                    return _said(shape, str(error))
             await self._altered(shape, facts)
         return None
 
@@ -343,9 +364,9 @@ class Work:
             raise ShapeStopped(". ".join(map(str, problems)))
 
 
-def _said(shape: str, error: ForeignCommit) -> SnapshotAgain:
-    _log.error("foreign_commit", shape=shape, detail=str(error))
-    return SnapshotAgain(shape, str(error))
+def _said(shape: str, foreign: str) -> SnapshotAgain:
+    _log.error("foreign_commit", shape=shape, detail=foreign)
+    return SnapshotAgain(shape, foreign)
 
 
 def _read_all(ranges: Sequence[ChangePart]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -61,6 +62,12 @@ class FakeJobs:
         self.needs_upkeep = False
         self.quarantines = 0
         self.deleted: list[Bounds] = []
+        self.foreign_news: str | None = None
+        self.looks = 0
+
+    def foreign(self, _shape: Shape) -> str | None:
+        self.looks += 1
+        return self.foreign_news
 
     def flush(
         self, _shape: Shape, _facts: TableFacts, _ranges: object, up_to: int, _added: object = ()
@@ -331,6 +338,47 @@ async def test_rows_that_others_have_changed_mean_a_new_snapshot_and_are_said(de
 
     assert desk.anew == [SnapshotAgain("a", str(desk.jobs.flush_error))]
     assert [line["log_level"] for line in said if line["event"] == "foreign_commit"] == ["error"]
+
+
+async def test_an_idle_table_that_others_have_changed_is_snapshotted_again(desk: Desk) -> None:
+    await desk.work.look("a")
+    assert (desk.jobs.looks, desk.anew) == (1, [])
+    desk.jobs.foreign_news = "/lake/a: RESTORE by X changed rows in version 7"
+
+    with capture_logs() as said:
+        await desk.work.look("a")
+
+    assert desk.anew == [SnapshotAgain("a", desk.jobs.foreign_news)]
+    assert [line["log_level"] for line in said if line["event"] == "foreign_commit"] == ["error"]
+    await desk.work.look("a")
+    assert desk.jobs.looks == 2, "what awaits its snapshot is not looked at"
+
+
+async def test_a_table_that_a_job_has_is_not_looked_at(desk: Desk) -> None:
+    async with desk.work._turns["a"]:
+        await asyncio.wait_for(desk.work.look("a"), 5)
+    assert desk.jobs.looks == 0
+
+
+async def test_what_the_plan_has_no_place_for_runs_one_at_a_time(desk: Desk) -> None:
+    """Others would take the threads of flushes."""
+    first, entered = threading.Event(), threading.Event()
+    threads = desk.work._threads = JobThreads(2)
+
+    def hold() -> None:
+        entered.set()
+        first.wait(10)
+
+    holding = asyncio.create_task(desk.work._beside(hold))
+    await asyncio.to_thread(entered.wait, 10)
+    second = asyncio.create_task(desk.work.look("a"))
+    # A flush finds a thread; the look, which came before, waits.
+    await asyncio.wait_for(threads.run(lambda: None), 10)
+    assert desk.jobs.looks == 0
+    first.set()
+    await asyncio.gather(holding, second)
+    assert desk.jobs.looks == 1
+    threads.close()
 
 
 async def test_a_new_column_of_a_table_that_others_have_changed(
