@@ -86,6 +86,8 @@ class Readings:
             self._ledger.tracker.stalled(now, 0.0),
             log_is_full=self._feed.is_paused,
             stall_s=stall_s,
+            log_is_half_full=self._ledger.log.is_half_full,
+            copied={each.shape for each in self._statuses() if each.state is ShapeState.SNAPSHOTTING},
         )
 
     def unflushed_shapes(self) -> int:

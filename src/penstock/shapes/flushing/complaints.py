@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from typing import Final
 
 from penstock.shapes.pace.flush_plan import ShapeState, ShapeStatus, StalledShape
@@ -16,9 +16,18 @@ _WRITES: Final = (ShapeState.FLUSHING, ShapeState.TENDING)
 
 
 def complaints(
-    stalled: Iterable[StalledShape], behind: Sequence[Stalled], *, log_is_full: bool, stall_s: float
+    stalled: Iterable[StalledShape],
+    behind: Sequence[Stalled],
+    *,
+    log_is_full: bool,
+    stall_s: float,
+    log_is_half_full: bool = False,
+    copied: Set[str] = frozenset(),
 ) -> dict[str, str]:
     """A sentence for each shape: those that are stalled, and the one that keeps a full log from emptying.
+
+    One of those that are being `copied` is named at half of the log's bound already. A copy moves only at its
+    end, and a long one can't be told from one that hangs, so nobody but the operator can give it up.
 
     `behind` are all shapes that are behind, the one that holds the slot first. It is left in peace for
     `stall_s`: one large transaction fills the log too, and is flushed.
@@ -32,6 +41,12 @@ def complaints(
         holder, age_s = behind[0].shape, behind[0].age_s
         why = found.get(holder, f"It is behind for {age_s:.0f} s.")
         found[holder] = f"the log is full, and shape {holder} holds it. {why}"
+    elif log_is_half_full and behind and behind[0].age_s >= stall_s and behind[0].shape in copied:
+        holder, age_s = behind[0].shape, behind[0].age_s
+        found[holder] = (
+            f"the log is half full, and shape {holder} holds it: its copy has taken {age_s:.0f} s so far."
+            " If it hangs, see Spark's own page, and start penstock shapes again."
+        )
     return found
 
 

@@ -34,6 +34,24 @@ def test_a_full_log_names_the_shape_that_holds_it() -> None:
     assert said(("slow", 60.0))["slow"] == "the log is full, and shape slow holds it. It is behind for 60 s."
 
 
+@pytest.mark.parametrize(
+    ("half_full", "age_s", "copied", "is_named"),
+    [
+        (True, 60.0, {"copied"}, True),
+        (True, 59.0, {"copied"}, False),
+        (False, 600.0, {"copied"}, False),
+        (True, 600.0, {"other"}, False),
+    ],
+)
+def test_a_copy_that_holds_a_log_is_named_before_it_is_full(
+    half_full: bool, age_s: float, copied: set[str], is_named: bool
+) -> None:
+    behind = [Stalled("copied", age_s, AT), Stalled("other", 900.0, AT)]
+    found = complaints([], behind, log_is_full=False, stall_s=60.0, log_is_half_full=half_full, copied=copied)
+    assert list(found) == (["copied"] if is_named else [])
+    assert all("the log is half full, and shape copied holds it: its copy" in said for said in found.values())
+
+
 def test_nobody_else_is_blamed_while_the_holder_moves() -> None:
     assert said(("moves", 5.0), ("hangs", 60.4)) == SAID
 
