@@ -253,7 +253,15 @@ class TestTrees:
         )
         tree = await tree_of(catalog, EVENTS)
         assert tree.columns == ("id integer", "day integer", "note text", "more numeric(5,2)")
-        assert (await tree_of(catalog, Relation("public", "may"))).columns == ()
+        assert tree.key == ("id integer", "day integer")
+        plain = await tree_of(catalog, Relation("public", "may"))
+        assert (plain.columns, plain.key) == ((), ())
+        sql(
+            "ALTER TABLE events ALTER note SET NOT NULL",
+            "CREATE UNIQUE INDEX by_note ON events (note, day, id)",
+            "ALTER TABLE events REPLICA IDENTITY USING INDEX by_note",
+        )
+        assert (await tree_of(catalog, EVENTS)).key == ("id integer", "day integer", "note text")
 
     @pytest.mark.parametrize(
         ("change", "file", "toast", "name"),

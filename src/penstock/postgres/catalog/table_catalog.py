@@ -100,6 +100,12 @@ SELECT t.root, n.nspname::text, c.relname::text, c.oid, c.relfilenode, c.relkind
            FROM pg_catalog.pg_attribute a
            WHERE a.attrelid = c.oid AND t.oid = t.root AND c.relkind = 'p' AND a.attnum > 0
              AND NOT a.attisdropped AND a.attgenerated <> 'v' ORDER BY a.attnum),
+       ARRAY (
+           SELECT a.attname::text FROM pg_catalog.pg_index i
+           CROSS JOIN LATERAL pg_catalog.unnest(i.indkey::int2[]) WITH ORDINALITY AS k (attnum, place)
+           JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
+           WHERE i.indrelid = c.oid AND t.oid = t.root AND c.relkind = 'p' AND k.place <= i.indnkeyatts
+             AND CASE c.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END),
        n.xmin::text,
        c.relkind <> 'p' AND EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE i.inhparent = c.oid)
 FROM tree t
@@ -352,9 +358,16 @@ async def _trees(
     trees = {}
     for root, rows in _by_first(await _rows(connection, _TREES, schemas, names)).items():
         table, *partitions = (_member(row) for row in rows)
-        *_, printed, _, has_children = rows[0]
-        columns = tuple(f"{name} {decoder.frame_type(text)}" for name, text in printed)
-        trees[root] = Tree(table, tuple(partitions), rows[0][4] == PARTITIONED, columns, has_children)
+        *_, printed, key, _, has_children = rows[0]
+        columns = {name: f"{name} {decoder.frame_type(text)}" for name, text in printed}
+        trees[root] = Tree(
+            table,
+            tuple(partitions),
+            rows[0][4] == PARTITIONED,
+            tuple(columns.values()),
+            has_children,
+            tuple(text for name, text in columns.items() if name in key),
+        )
     return trees
 
 
@@ -372,7 +385,7 @@ def _by_first(rows: Iterable[_Row]) -> defaultdict[int, list[_Row]]:
 
 def _member(row: _Row) -> Member:
     schema, table, oid, filenode, _, layout, attached, identity, toast, placed, parent, *rest = row
-    bound, split, _, schema_row, _ = rest
+    bound, split, _, _, schema_row, _ = rest
     return Member(
         Relation(schema, table),
         oid,

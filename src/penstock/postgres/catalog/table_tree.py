@@ -48,6 +48,8 @@ class Tree(NamedTuple):
     """Of a partitioned table: each column's name and type, as frames have them; empty: not known."""
     has_children: bool = False
     """Whether tables inherit from it that are no partitions; here, too, so that a look shows it."""
+    key: tuple[str, ...] = ()
+    """Of a partitioned table: those of the columns that identify a row; empty: none do, or not known."""
 
 
 class Found(NamedTuple):

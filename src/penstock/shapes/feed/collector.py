@@ -73,8 +73,9 @@ class Collector:
 
     Rules.
     1. Every change gets its LogOffset, followed or not: a shape keeps the offsets of the transaction.
-    2. A partition has exactly the columns of its root. A change of a relation without a route that looks like
-       a partition's stops `take` until `learn` brings the catalog's answer; any other is nobody's. That may
+    2. A partition has exactly the columns of its root, and its updates and deletes have the root's key, or no
+       shape can follow it. A change of a relation without a route that looks like a partition's, and every
+       TRUNCATE, stops `take` until `learn` brings the catalog's answer; any other is nobody's. That may
        be wrong (a table renamed and back, one whose root is altered in that moment), which rule 8 finds.
     3. A change is appended, under its own relation, if a shape that follows it still needs the transaction.
        Exactly those shapes are touched.
@@ -141,6 +142,8 @@ class Collector:
         self._routes: dict[Relation, frozenset[Relation]] = {}
         self._layouts: set[frozenset[str]] = set()
         """The columns that partitions have, or had; empty: not known."""
+        self._keys: dict[frozenset[str], frozenset[str]] = {}
+        """Of each layout, the columns that are surely in a change of an existing row."""
         self._without_toast: frozenset[Relation] = frozenset()
         self._own_trees = dict(own_trees)
         self._add_tree_routes()
@@ -424,7 +427,8 @@ class Collector:
             return True
         columns = frozenset(f"{column.name} {column.type}" for column in named)
         return columns in self._layouts or (
-            change.action is not Action.INSERT and any(columns <= layout for layout in self._layouts)
+            change.action is not Action.INSERT
+            and any(self._keys[layout] <= columns <= layout for layout in self._layouts)
         )
 
     def _relation(self, change: Change) -> Relation:
@@ -505,6 +509,9 @@ class Collector:
         # Also what they had before: the stream may be behind.
         now = {frozenset(tree.columns) for tree in trees if tree.is_partitioned}
         self._layouts = (self._layouts - {frozenset()}) | now
+        for tree in trees:
+            layout, key = frozenset(tree.columns), frozenset(tree.key)
+            self._keys[layout] = self._keys.get(layout, key) & key
         self._without_toast = frozenset(name for tree in trees for name in without_toast(tree))
 
     def _forget_routes(self, tables: Set[Relation]) -> None:

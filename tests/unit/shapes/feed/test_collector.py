@@ -194,6 +194,31 @@ def test_only_what_has_the_columns_of_a_partition_is_asked_for(frame: bytes, ask
     assert taken.unknown == (OTHER if asks else None)
 
 
+@pytest.mark.parametrize(
+    ("frame", "asks"),
+    [
+        (row(OTHER, *LAYOUT), True),
+        (row(OTHER, "id bigint", action="D"), False),
+        (row(OTHER, *LAYOUT[:2], action="D"), True),
+        (row(OTHER, *LAYOUT, action="D"), True),
+        (row(OTHER, "id bigint", "kind text", action="U"), False),
+        (row(OTHER, *LAYOUT[:2], action="U"), True),
+        (xlogdata(b'{"action":"T","schema":"public","table":"other"}'), True),
+    ],
+)
+def test_what_lacks_the_key_is_no_change_of_a_partition(frame: bytes, asks: bool) -> None:
+    keyed = (ORDERS_TREE, EVENTS_TREE._replace(columns=LAYOUT, key=LAYOUT[:2]))
+    assert take(collector(trees=keyed), transaction(100, frame)).unknown == (OTHER if asks else None)
+
+
+def test_a_key_that_the_table_had_before_counts_too() -> None:
+    """The stream is behind the catalog."""
+    for columns in (LAYOUT[:2], LAYOUT[1:]):
+        some = collector(trees=(ORDERS_TREE, EVENTS_TREE._replace(columns=LAYOUT, key=LAYOUT[:2])))
+        some.check([ORDERS_TREE, EVENTS_TREE._replace(columns=LAYOUT, key=LAYOUT[1:])], LATER)
+        assert take(some, transaction(100, row(OTHER, *columns, action="D"))).unknown == OTHER
+
+
 def test_without_partitioned_tables_nothing_is_asked_for() -> None:
     some = collector({"orders": ORDERS}, [ORDERS_TREE])
     assert steps_of(some, *transaction(100, row(OTHER, *LAYOUT))) == [committed(100, 0)]
