@@ -317,10 +317,11 @@ async def test_keys_that_fail_for_long_are_a_fault_until_they_are_taken(
     def reasons() -> str:
         return " ".join(made.health.readiness(0.0).reasons)
 
-    made = parts(Sink(answer), outage_limit_s=0.2)
+    made = parts(Sink(answer), outage_limit_s=0.5)
     running = asyncio.create_task(made.publisher.run())
     await made.put("bad", "good", "worse")
-    await until(lambda: "keys: Kinesis fails 2 partition keys for 0 s (KMSThrottlingException)" in reasons())
+    await until(lambda: "keys: Kinesis fails 2 partition keys for" in reasons())
+    assert "(KMSThrottlingException)" in reasons()
     failing.remove("worse")
     await until(lambda: "keys: Kinesis fails 1 partition key for" in reasons())
     failing.clear()
@@ -333,7 +334,7 @@ async def test_keys_that_fail_for_long_are_a_fault_until_they_are_taken(
 
 
 async def test_failing_keys_are_no_fault_of_whoever_publishes_no_more() -> None:
-    made = parts(Sink(lambda events: answered(["InternalFailure"] * len(events))), outage_limit_s=0.1)
+    made = parts(Sink(lambda events: answered(["InternalFailure"] * len(events))), outage_limit_s=0.5)
     await made.put("bad")
     await run_until(made, lambda: any("keys: " in reason for reason in made.health.readiness(0.0).reasons))
 
