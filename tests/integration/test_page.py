@@ -150,6 +150,22 @@ def by_keyboard(browser: Browser) -> None:
     browser.run("document.querySelector('figure').focus()")
     browser.press(Keys.ARROW_LEFT)
     browser.wait_for("figure[data-series=behind_s] output", " at ")
+    keys_on_a_chart(browser)
+
+
+def keys_on_a_chart(browser: Browser) -> None:
+    """Home and End go to its ends, and leave the page where it is."""
+    # Chromium scrolls some frames later; whether it is going to is known at once.
+    browser.run(
+        "window.kept = [];"
+        " addEventListener('keydown', (event) => window.kept.push([event.key, event.defaultPrevented]))"
+    )
+    place = "return document.querySelector('figure .cursor').getAttribute('x1')"
+    browser.press(Keys.HOME)
+    first = float(browser.run(place))
+    browser.press(Keys.END)
+    assert float(browser.run(place)) > first
+    assert browser.run("return window.kept") == [["Home", True], ["End", True]]
 
 
 def test_a_standby_takes_over_and_is_gone(browser: Browser, site: CaptureSite) -> None:
