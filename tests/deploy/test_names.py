@@ -12,9 +12,7 @@ from psycopg import pq
 from pydantic.fields import FieldInfo
 
 from penstock.settings.services import CaptureSettings, ShapesSettings
-from penstock.status.capture_metrics import CaptureMetrics
-from penstock.status.service_metrics import ServiceMetrics
-from penstock.status.shapes_metrics import ShapesMetrics
+from penstock.status.metrics import CaptureMetrics, ServiceMetrics, ShapesMetrics
 from tests.deploy.programs import DEPLOY, ROOT
 
 FILES = [path for path in sorted(DEPLOY.rglob("*")) if path.is_file()]

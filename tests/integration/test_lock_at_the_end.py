@@ -18,8 +18,8 @@ from penstock.local.postgres import PrivatePostgres
 from penstock.postgres.leader.watchdog import Watchdog
 from penstock.settings.loading import load_capture_settings
 from penstock.status.board import StatusBoard
-from penstock.status.capture_metrics import CaptureMetrics
 from penstock.status.health import Health
+from penstock.status.metrics import CaptureMetrics
 from tests.kinesis_answers import accepted
 from tests.servers.capture_site import CaptureSite
 

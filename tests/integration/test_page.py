@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,6 +92,7 @@ def test_an_outage_and_its_end(browser: Browser, site: CaptureSite, fault_proxy:
         site.psql(f"INSERT INTO t SELECT i, '{ROW}' FROM generate_series(1, 120) i")
         browser.wait_for("#facts dd", "120 records accepted")
         assert len(browser.texts("figure")) == 5
+        assert_axes(browser)
 
         fault_proxy.outage()
         site.psql(f"UPDATE t SET v = v || '{ROW}' WHERE id = 1")
@@ -150,6 +152,36 @@ def by_keyboard(browser: Browser) -> None:
     browser.run("document.querySelector('figure').focus()")
     browser.press(Keys.ARROW_LEFT)
     browser.wait_for("figure[data-series=behind_s] output", " at ")
+    keys_on_a_chart(browser)
+
+
+def keys_on_a_chart(browser: Browser) -> None:
+    """Home and End go to its ends, and leave the page where it is."""
+    # Chromium scrolls some frames later; whether it is going to is known at once.
+    browser.run(
+        "window.kept = [];"
+        " addEventListener('keydown', (event) => window.kept.push([event.key, event.defaultPrevented]))"
+    )
+    place = "return document.querySelector('figure .cursor').getAttribute('x1')"
+    browser.press(Keys.HOME)
+    first = float(browser.run(place))
+    browser.press(Keys.END)
+    assert float(browser.run(place)) > first
+    assert browser.run("return window.kept") == [["Home", True], ["End", True]]
+
+
+def assert_axes(browser: Browser) -> None:
+    """Every chart says in text what its height and its width mean."""
+    axes = browser.run(
+        "return [...document.querySelectorAll('figure svg')].map((chart) =>"
+        " [...chart.querySelectorAll('text')].map((text) => text.textContent))"
+    )
+    assert axes
+    for *heights, start, middle, end in axes:
+        assert [start, middle, end] == ["−30 min", "−15 min", "now"]
+        assert len(set(heights)) == len(heights) == 3, heights
+        assert re.fullmatch(r"0( [a-zA-Z%]+)?", heights[0]), heights
+        assert all(re.fullmatch(r"[\d.,]+( [a-zA-Z%]+)?", height) for height in heights), heights
 
 
 def test_a_standby_takes_over_and_is_gone(browser: Browser, site: CaptureSite) -> None:
@@ -190,6 +222,21 @@ def test_a_standby_of_shapes(browser: Browser) -> None:
         assert browser.complaints() == []
 
 
+def shapes_by_keyboard(browser: Browser) -> None:
+    browser.run("document.activeElement.blur()")
+    seen = []
+    for _ in range(8):
+        browser.press(Keys.TAB)
+        seen.append(browser.run("return document.activeElement.dataset.series || document.activeElement.id"))
+    charts = ["behind_s", "lag_bytes", "rate", "log_bytes", "failing", "retained_bytes"]
+    assert seen == ["find-text", "span", *charts]
+    browser.run("document.querySelector('#find-text').focus()")
+    browser.press("kep")
+    browser.wait_for("#found", "1 of 2 shapes")
+    browser.press(Keys.BACKSPACE, Keys.BACKSPACE, Keys.BACKSPACE)
+    browser.wait(lambda: browser.text("#found") == "2 shapes", "all are back")
+
+
 @pytest.mark.timeout(900)
 def test_a_failing_shape(
     browser: Browser, postgres: PrivatePostgres, database: str, tmp_path: Path, serve: Serve
@@ -213,6 +260,9 @@ def test_a_failing_shape(
         )
         assert browser.text("#trouble") == "No."
         assert browser.text("#found") == "2 shapes"
+        assert len(browser.texts("figure")) == 6
+        assert_axes(browser)
+        shapes_by_keyboard(browser)
         site.sql("DROP TABLE lost; INSERT INTO kept VALUES (2, 'new')")
         browser.wait_for("#rows tr.note", "public.lost was dropped or renamed", timeout=LONG)
         assert browser.texts("#rows th")[0] == "lost", "those that fail come first"

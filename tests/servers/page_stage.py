@@ -11,10 +11,9 @@ from penstock.ops.access import Access
 from penstock.ops.server import OpsServer
 from penstock.postgres.leader.freshness import Freshness
 from penstock.status.board import StatusBoard
-from penstock.status.capture_metrics import CaptureMetrics
 from penstock.status.health import Health
+from penstock.status.metrics import CaptureMetrics, ShapesMetrics
 from penstock.status.model import CaptureReading, ShapeReading, ShapesReading
-from penstock.status.shapes_metrics import ShapesMetrics
 from tests.servers.loop_thread import LoopThread
 from tests.servers.slots import HEALTHY
 

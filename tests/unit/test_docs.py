@@ -11,8 +11,7 @@ from penstock import errors
 from penstock.settings.services import CaptureSettings, ShapesSettings
 from penstock.sources.kinesis_options import OPTIONS
 from penstock.sources.kinesis_source import COLUMNS
-from penstock.status.capture_metrics import CaptureMetrics
-from penstock.status.shapes_metrics import ShapesMetrics
+from penstock.status.metrics import CaptureMetrics, ShapesMetrics
 
 ROOT = Path(__file__).parents[2]
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()

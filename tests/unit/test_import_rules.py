@@ -79,6 +79,7 @@ BEHIND_A_DOOR = {
     "penstock.lake.jobs.shape_jobs": ("lake/",),
     "penstock.lake.jobs.verify_jobs": ("lake/",),
     "penstock.lake.stream.stream_jobs": ("lake/",),
+    "prometheus_client": ("status/metrics.py", "status/shard_counts.py", "status/wait_histogram.py"),
 }
 """What stands behind a door, and who may know it; the others ask at the door."""
 MEMBERS = re.compile(r'"(?:action|columns|identity|pk)":')
@@ -414,6 +415,12 @@ def test_a_planted_tree_that_keeps_the_rules_passes(planted: Path) -> None:
             "postgres/catalog/x.py",
             "from penstock.decoding import wal2json",
             "penstock.decoding.wal2json, which is for decoding/ alone",
+        ),
+        (
+            "status/x.py",
+            "from prometheus_client import Gauge",
+            "prometheus_client, which is for"
+            " status/metrics.py status/shard_counts.py status/wait_histogram.py alone",
         ),
     ],
 )

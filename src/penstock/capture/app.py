@@ -22,8 +22,8 @@ from penstock.service.cycle import LeaderCycle
 from penstock.service.retry_policy import QUICK_RETRY_S
 from penstock.settings.services import CaptureSettings
 from penstock.status.board import StatusBoard
-from penstock.status.capture_metrics import CaptureMetrics
 from penstock.status.health import Fault, Health, Phase
+from penstock.status.metrics import CaptureMetrics
 
 _THREAD_SWITCH_S: Final = 0.0002
 

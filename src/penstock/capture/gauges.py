@@ -8,8 +8,8 @@ from typing import Final
 from penstock.capture.wiring import Pipeline
 from penstock.clock import awake_or_asleep
 from penstock.postgres.leader.freshness import Freshness
-from penstock.status.capture_metrics import CaptureMetrics
 from penstock.status.health import Health
+from penstock.status.metrics import CaptureMetrics
 from penstock.status.model import CaptureReading
 
 _INTERVAL_S: Final = 1.0

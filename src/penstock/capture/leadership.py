@@ -31,8 +31,8 @@ from penstock.postgres.timeline import ServerIdentity
 from penstock.service.slot_creation import say_slot_created
 from penstock.settings.services import CaptureSettings
 from penstock.status.board import StatusBoard
-from penstock.status.capture_metrics import CaptureMetrics
 from penstock.status.health import Fault, Health, Phase
+from penstock.status.metrics import CaptureMetrics
 
 LAST_WORDS_S: Final = 0.8
 """For the last requests, the last note and the last status, behind a drain that took all of its time."""

@@ -42,8 +42,8 @@ from penstock.postgres.timeline import ServerIdentity
 from penstock.settings.kinesis import KinesisSettings
 from penstock.settings.services import CaptureSettings
 from penstock.settings.timings import Timings
-from penstock.status.capture_metrics import CaptureMetrics
 from penstock.status.health import Health
+from penstock.status.metrics import CaptureMetrics
 
 _AIM: Final = 0.5
 """KINESIS_BATCH_MAX_DELAY_MS is an upper bound, and timers are late: the batcher aims at this share of it."""

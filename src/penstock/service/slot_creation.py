@@ -6,7 +6,7 @@ import structlog
 
 from penstock.model.lsn import format_lsn
 from penstock.postgres.slot.state import SlotState
-from penstock.status.service_metrics import ServiceMetrics
+from penstock.status.metrics import ServiceMetrics
 
 _log = structlog.get_logger()
 

@@ -57,8 +57,8 @@ from penstock.shapes.registry.places import open_registry
 from penstock.shapes.registry.registry import RegistryError
 from penstock.status.board import StatusBoard
 from penstock.status.health import Health, Phase
+from penstock.status.metrics import ShapesMetrics
 from penstock.status.model import SourceReading
-from penstock.status.shapes_metrics import ShapesMetrics
 
 _SAY_AFTER_S: Final = 5.0
 _EXECUTORS_WITHIN_S: Final = 60.0

@@ -36,8 +36,8 @@ from penstock.shapes.registry.registry import RegistryStore
 from penstock.shapes.wiring import ShapesPipeline
 from penstock.status.board import StatusBoard
 from penstock.status.health import Fault, Health, Phase
+from penstock.status.metrics import ShapesMetrics
 from penstock.status.model import ShapesReading
-from penstock.status.shapes_metrics import ShapesMetrics
 
 UPKEEP_EVERY_S: Final = 1.0
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})

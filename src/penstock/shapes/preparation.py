@@ -29,7 +29,7 @@ from penstock.shapes.pace.held import whole
 from penstock.shapes.registry.decisions import Action, Decision, Refuse, ServerFacts, decide
 from penstock.shapes.registry.keeper import RegistryKeeper
 from penstock.shapes.registry.registry import Registry, RegistryStore
-from penstock.status.shapes_metrics import ShapesMetrics
+from penstock.status.metrics import ShapesMetrics
 
 _log = structlog.get_logger()
 

@@ -17,7 +17,12 @@ class ShardCounts(Collector):
     a hundred shards would feel it.
     """
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(
+        self, *, accepted: tuple[str, str], throttled: tuple[str, str], registry: CollectorRegistry
+    ) -> None:
+        """Each has a name and a help text."""
+        self._accepted_is = accepted
+        self._throttled_is = throttled
         self._accepted = Counter[str]()
         self._throttled = Counter[str]()
         registry.register(self)
@@ -32,14 +37,12 @@ class ShardCounts(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Both, for the registry."""
-        yield _family("records", "records accepted by Kinesis, by shard", self._accepted)
-        yield _family(
-            "throttles", "records that Kinesis failed because a shard is at its limit", self._throttled
-        )
+        yield _family(*self._accepted_is, self._accepted)
+        yield _family(*self._throttled_is, self._throttled)
 
 
 def _family(name: str, what: str, counts: Counter[str]) -> Metric:
-    family = CounterMetricFamily(f"penstock_kinesis_shard_{name}", what, labels=["shard"])
+    family = CounterMetricFamily(name, what, labels=["shard"])
     for shard, count in sorted(counts.items()):
         family.add_metric([shard], count)
     return family

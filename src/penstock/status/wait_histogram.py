@@ -19,10 +19,16 @@ class WaitHistogram(Collector):
     """
 
     def __init__(
-        self, name: str, what: str, *, buckets: Sequence[float], registry: CollectorRegistry
+        self,
+        histogram: tuple[str, str],
+        *,
+        longest: tuple[str, str],
+        buckets: Sequence[float],
+        registry: CollectorRegistry,
     ) -> None:
-        self._name = name
-        self._what = what
+        """Both have a name and a help text."""
+        self._histogram_is = histogram
+        self._longest_is = longest
         self._bounds = (*buckets, float("inf"))
         self._counts = [0] * len(self._bounds)
         self._sum = 0.0
@@ -38,12 +44,8 @@ class WaitHistogram(Collector):
     def collect(self) -> Iterable[Metric]:
         """The histogram and the gauge, for the registry."""
         cumulated = zip(map(_text, self._bounds), accumulate(self._counts), strict=True)
-        yield HistogramMetricFamily(
-            f"{self._name}_seconds", self._what, buckets=list(cumulated), sum_value=self._sum
-        )
-        yield GaugeMetricFamily(
-            f"{self._name}_longest_seconds", f"the longest since the start: {self._what}", self._longest
-        )
+        yield HistogramMetricFamily(*self._histogram_is, buckets=list(cumulated), sum_value=self._sum)
+        yield GaugeMetricFamily(*self._longest_is, self._longest)
 
 
 def _text(bound: float) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from penstock.bench.load import Load
 from penstock.status.board import StatusBoard
-from penstock.status.capture_metrics import CaptureMetrics
 from penstock.status.health import Health
+from penstock.status.metrics import CaptureMetrics
 
 
 def load(metrics: CaptureMetrics) -> Load:

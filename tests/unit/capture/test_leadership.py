@@ -23,8 +23,8 @@ from penstock.postgres.timeline import ServerIdentity
 from penstock.settings.loading import load_capture_settings
 from penstock.settings.timings import Timings
 from penstock.status.board import StatusBoard
-from penstock.status.capture_metrics import CaptureMetrics
 from penstock.status.health import Health, Phase
+from penstock.status.metrics import CaptureMetrics
 from penstock.status.model import CaptureReading
 
 SERVER = ServerIdentity("700", 1, {})

@@ -56,7 +56,7 @@ from penstock.shapes.feeders import feeder_for
 from penstock.shapes.leadership import Order, Service
 from penstock.sources.log_source import LogQuery, look
 from penstock.status.health import Health
-from penstock.status.shapes_metrics import ShapesMetrics
+from penstock.status.metrics import ShapesMetrics
 
 
 class NoScanner:

@@ -20,8 +20,8 @@ from penstock.ops.server import OpsServer
 from penstock.ops.status_command import NoAnswer, ask
 from penstock.postgres.leader.freshness import Freshness
 from penstock.status.board import StatusBoard
-from penstock.status.capture_metrics import CaptureMetrics
 from penstock.status.health import Fault, Health
+from penstock.status.metrics import CaptureMetrics
 from penstock.status.model import CaptureReading
 
 TOKEN = "correct-horse-battery-staple"

@@ -19,8 +19,8 @@ from penstock.ops.status_command import NoAnswer, as_json, as_text, ask, exit_co
 from penstock.postgres.leader.freshness import Freshness
 from penstock.postgres.slot.state import SlotState
 from penstock.status.board import StatusBoard
-from penstock.status.capture_metrics import CaptureMetrics
 from penstock.status.health import Fault, Health
+from penstock.status.metrics import CaptureMetrics
 from penstock.status.model import CaptureReading, ShapeReading, ShapesReading, SlotReading, Status
 from penstock.status.shape_words import ROWS_MEAN
 from tests.servers.slots import HEALTHY

@@ -14,7 +14,7 @@ from penstock.model.shape import ShapesFile
 from penstock.settings.loading import load_shapes_settings
 from penstock.shapes.app import Run, ShapesApp
 from penstock.shapes.credentials import watch_credentials
-from penstock.status.shapes_metrics import ShapesMetrics
+from penstock.status.metrics import ShapesMetrics
 
 TABLES = ShapesFile("shapes.toml", "/lake", ())
 STREAM = ShapesFile("shapes.toml", "kinesis://shapes", ())

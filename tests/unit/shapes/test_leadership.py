@@ -22,8 +22,8 @@ from penstock.shapes.slot_leadership import PostgresLeadership
 from penstock.shapes.wiring import ShapesPipeline
 from penstock.status.board import StatusBoard
 from penstock.status.health import Health, Phase
+from penstock.status.metrics import ShapesMetrics
 from penstock.status.model import SlotReading, Status
-from penstock.status.shapes_metrics import ShapesMetrics
 
 FRESHNESS = Freshness(limit_s=3.0, now=0.0)
 FLUSHES = ["log flushed", "hurried", "hurried", "hurried"]

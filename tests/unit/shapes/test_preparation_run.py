@@ -29,7 +29,7 @@ from penstock.shapes.pace.held import whole
 from penstock.shapes.preparation import Preparation, Prepared, ShapesRefused
 from penstock.shapes.registry.decisions import Continue
 from penstock.shapes.registry.registry import Registry, RegistryError, ShapeEntry
-from penstock.status.shapes_metrics import ShapesMetrics
+from penstock.status.metrics import ShapesMetrics
 from tests.fake_session import FakeSession
 
 SHAPES = tuple(Shape(name, Relation("public", name)) for name in ("a", "b"))

@@ -17,7 +17,7 @@ from penstock.shapes.stream_leadership import KinesisLeadership
 from penstock.shapes.stream_wiring import KinesisPipeline
 from penstock.status.board import StatusBoard
 from penstock.status.health import Health, Phase
-from penstock.status.shapes_metrics import ShapesMetrics
+from penstock.status.metrics import ShapesMetrics
 
 SILENT = "no manifest has gone beyond 0/6E"
 

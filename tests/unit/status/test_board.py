@@ -10,10 +10,9 @@ import pytest
 from penstock.postgres.leader.freshness import Freshness
 from penstock.postgres.slot.state import SlotState, slot_lost
 from penstock.status.board import StatusBoard
-from penstock.status.capture_metrics import CaptureMetrics
 from penstock.status.health import Fault, Health, Phase
+from penstock.status.metrics import CaptureMetrics, ShapesMetrics
 from penstock.status.model import CaptureReading, ShapeReading, ShapesReading, SourceReading
-from penstock.status.shapes_metrics import ShapesMetrics
 from tests.servers.slots import HEALTHY
 
 READING = CaptureReading(0.1, 200, 100, 1, 0, 0, 0, oldest_lsn=120, oldest_committed_at=990.0)

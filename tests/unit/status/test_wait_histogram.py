@@ -13,7 +13,12 @@ def registry() -> CollectorRegistry:
 
 @pytest.fixture
 def waits(registry: CollectorRegistry) -> WaitHistogram:
-    return WaitHistogram("some_wait", "time spent", buckets=(0.01, 0.1), registry=registry)
+    return WaitHistogram(
+        ("some_wait_seconds", "time spent"),
+        longest=("some_wait_longest_seconds", "the most"),
+        buckets=(0.01, 0.1),
+        registry=registry,
+    )
 
 
 def bucket(registry: CollectorRegistry, bound: str) -> float | None:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from penstock.kinesis.write.gate import Vouched
-from penstock.status.capture_metrics import CaptureMetrics
 from penstock.status.health import Health
+from penstock.status.metrics import CaptureMetrics
 
 
 class Sending(NamedTuple):

@@ -18,8 +18,8 @@ from penstock.kinesis.write.quarantine import (
     QuarantineStore,
     object_name,
 )
-from penstock.status.capture_metrics import CaptureMetrics
 from penstock.status.health import Fault, Health
+from penstock.status.metrics import CaptureMetrics
 
 REFUSED = "refused_by_kinesis"
 REFUSAL_PATIENCE_S = 30.0

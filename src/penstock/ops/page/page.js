@@ -224,13 +224,13 @@ function newChart([key, title, format]) {
 
 function step(chart, event) {
   const last = chart.points.length - 1;
-  const places = { ArrowLeft: -1, ArrowRight: 1 };
   if (event.key === "Escape") return point(chart, null);
-  if (event.key === "Home") return point(chart, 0);
-  if (event.key === "End") return point(chart, last);
+  const at = chart.cursor ?? last;
+  const places = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: last };
   if (!(event.key in places) || last < 0) return undefined;
+  // These would scroll the page, too.
   event.preventDefault();
-  return point(chart, Math.min(last, Math.max(0, (chart.cursor ?? last) + places[event.key])));
+  return point(chart, Math.min(last, Math.max(0, places[event.key])));
 }
 
 function follow(chart, event) {

@@ -20,8 +20,8 @@ from penstock.kinesis.write.marks import Marks, Signature
 from penstock.kinesis.write.sending import Sending
 from penstock.model.stream_position import History
 from penstock.postgres.leader.freshness import Freshness
-from penstock.status.capture_metrics import CaptureMetrics
 from penstock.status.health import Health
+from penstock.status.metrics import CaptureMetrics
 from tests.kinesis_answers import entries
 
 THROTTLED = Failed("ProvisionedThroughputExceededException", "slower", stream_fault=False)

@@ -24,8 +24,8 @@ from penstock.kinesis.write.publisher import KinesisPublisher
 from penstock.kinesis.write.sending import Sending
 from penstock.kinesis.write.undeliverable import UndeliverablePolicy
 from penstock.postgres.leader.freshness import Freshness
-from penstock.status.capture_metrics import CaptureMetrics
 from penstock.status.health import Health
+from penstock.status.metrics import CaptureMetrics
 from tests.kinesis_answers import accepted, answered
 from tests.memory_store import MemoryStore
 

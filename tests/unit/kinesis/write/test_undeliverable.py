@@ -12,8 +12,8 @@ from penstock.kinesis.marked.prefix import MarkPrefix, unmarked
 from penstock.kinesis.write.event import NO_OBJECT, ChangeEvent
 from penstock.kinesis.write.undeliverable import UndeliverablePolicy
 from penstock.model.stream_position import History
-from penstock.status.capture_metrics import CaptureMetrics
 from penstock.status.health import Health
+from penstock.status.metrics import CaptureMetrics
 from tests.memory_store import MemoryStore
 
 PAYLOAD = b'{"action":"I","lsn":"0/64","schema":"public","table":"t","columns":[]}'
