@@ -46,7 +46,7 @@ ROWS: list[tuple[Any, ...]] = [
 
 
 TRICKS_OF_THE_ROUND = set(KINDS_OF_TRICKS) - {"another name", "a partition detached"}
-"""Those two fail in this round, as many statements do: test_shapes_tricks and test_shapes_departures have them."""
+"""Those two fail in this round, as many do: test_shapes_tricks and test_shapes_departures have them."""
 
 
 @pytest.mark.timeout(900)
