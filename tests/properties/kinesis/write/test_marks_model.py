@@ -49,6 +49,8 @@ class MarksMachine(RuleBasedStateMachine):
         self.ends: list[tuple[int, int]] = []
         """Of each transaction: its commit LSN, and its end."""
         self.draft: Draft | None = None
+        self.crowded_until = 0
+        """Up to this commit LSN neighbours may have been put together."""
 
     @rule(records=st.integers(1, 4), gap=st.integers(0, 3))
     def transaction(self, records: int, gap: int) -> None:
@@ -73,13 +75,15 @@ class MarksMachine(RuleBasedStateMachine):
             entries.append(Entry(shard=data.draw(st.sampled_from("xyz")), sequence=str(abs(self.sequence))))
         self.taken += map(Taken, events, entries)
         self.marks.accepted(events, entries, self.frontier())
+        if len(self.overtakers()) > 3:
+            self.crowded_until = max(each.event.commit_lsn for each in self.taken)
 
     @precondition(lambda self: self.draft is None)
     @rule()
     def make_draft(self) -> None:
         self.draft = self.marks.draft(self.frontier())
         assert self.draft.since_lsn == self.since <= self.draft.resolved_lsn <= self.frontier()
-        if len(self.overtakers()) <= 3:
+        if self.frontier() > self.crowded_until:
             assert self.draft.resolved_lsn == self.frontier()
         self.check(self.draft.tally, self.since, self.draft.resolved_lsn)
 
@@ -110,8 +114,9 @@ class MarksMachine(RuleBasedStateMachine):
         return max((end for commit_lsn, end in self.ends if commit_lsn < oldest), default=10)
 
     def overtakers(self) -> set[int]:
-        """Transactions that have accepted records, and were ever beyond the frontier, or might have been."""
-        return {each.event.commit_lsn for each in self.taken if each.event.commit_lsn >= self.since}
+        """Transactions that have accepted records, and that no manifest could speak of yet."""
+        complete_lsn = self.marks.complete_lsn(self.frontier())
+        return {each.event.commit_lsn for each in self.taken if each.event.commit_lsn >= complete_lsn}
 
     def between(self, since: int, resolved: int) -> list[Taken]:
         return [each for each in self.taken if since <= each.event.commit_lsn < resolved]
