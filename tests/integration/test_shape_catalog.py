@@ -324,34 +324,16 @@ class TestTrees:
         ] == moved
 
     @pytest.mark.parametrize(
-        ("change", "is_another"),
-        [
-            ("ALTER SCHEMA app RENAME TO away; ALTER SCHEMA away RENAME TO app", True),
-            ("GRANT USAGE ON SCHEMA app TO public", True),
-            ("GRANT SELECT ON ALL TABLES IN SCHEMA app TO public", False),
-            (
-                "CREATE TABLE app.u (); ALTER DEFAULT PRIVILEGES IN SCHEMA app GRANT ALL ON TABLES TO public",
-                False,
-            ),
-            ("CREATE SCHEMA other; DROP SCHEMA other", False),
-            ("VACUUM FREEZE pg_namespace", False),
-            ("VACUUM FULL pg_namespace", False),
-        ],
+        "change", ["GRANT USAGE ON SCHEMA app TO public", "ALTER SCHEMA app OWNER TO CURRENT_USER"]
     )
-    async def test_a_schema_that_was_renamed_and_back(
-        self, sql: Sql, catalog: ShapeCatalog, change: str, is_another: bool
+    async def test_rights_on_a_schema_cost_no_copy(
+        self, sql: Sql, catalog: ShapeCatalog, change: str
     ) -> None:
-        """Every change under the name that it had meanwhile was somebody else's for the stream."""
+        """They are given again with every deployment, and look like a schema that was renamed and back."""
         sql("CREATE SCHEMA app; CREATE TABLE app.t (id int PRIMARY KEY)")
         before = await tree_of(catalog, Relation("app", "t"))
         sql(change)
-        now = await tree_of(catalog, Relation("app", "t"))
-
-        assert before.table.schema_row
-        assert (now.table.schema_row != before.table.schema_row) == is_another
-        again = judge(before, now, 1, {}).again
-        said = "schema app, of app.t, was renamed and back, or got other rights or another owner"
-        assert again == (said if is_another else "")
+        assert not judge(before, await tree_of(catalog, Relation("app", "t")), 1, {}).again
 
     async def test_no_such_relation(self, catalog: ShapeCatalog) -> None:
         assert await place_of(catalog, Relation("public", "no")) is None

@@ -106,7 +106,6 @@ SELECT t.root, n.nspname::text, c.relname::text, c.oid, c.relfilenode, c.relkind
            JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
            WHERE i.indrelid = c.oid AND t.oid = t.root AND c.relkind = 'p' AND k.place <= i.indnkeyatts
              AND CASE c.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END),
-       n.xmin::text,
        c.relkind <> 'p' AND EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE i.inhparent = c.oid)
 FROM tree t
 JOIN pg_catalog.pg_class c ON c.oid = t.oid
@@ -368,7 +367,7 @@ async def _trees(
     trees = {}
     for root, rows in _by_first(await _rows(connection, _TREES, schemas, names)).items():
         table, *partitions = (_member(row) for row in rows)
-        *_, printed, key, _, has_children = rows[0]
+        *_, printed, key, has_children = rows[0]
         columns = {name: f"{name} {decoder.frame_type(text)}" for name, text in printed}
         trees[root] = Tree(
             table,
@@ -395,7 +394,7 @@ def _by_first(rows: Iterable[_Row]) -> defaultdict[int, list[_Row]]:
 
 def _member(row: _Row) -> Member:
     schema, table, oid, filenode, _, layout, attached, identity, toast, placed, parent, *rest = row
-    bound, split, _, _, schema_row, _ = rest
+    bound, split, *_ = rest
     return Member(
         Relation(schema, table),
         oid,
@@ -408,7 +407,6 @@ def _member(row: _Row) -> Member:
         parent,
         bound or "",
         tuple(split or ()),
-        schema_row,
     )
 
 

@@ -33,9 +33,6 @@ class Member(NamedTuple):
     split: tuple[str, ...] = ()
     """Of a partitioned one: `r`ange, `l`ist or `h`ash, and the columns. Empty if it is split by more than
     plain columns and their types' own operators and bytes, or not known."""
-    schema_row: str = ""
-    """The version of the row that gives its schema its name: another after a rename of the schema, and back;
-    empty: not known."""
 
 
 class Tree(NamedTuple):

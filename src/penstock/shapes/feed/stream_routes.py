@@ -153,12 +153,12 @@ def _members(tree: Tree) -> tuple[Member, ...]:
 
 
 def _told_by_layout(tree: Tree) -> Tree:
-    """The tree without what was judged before: files, and schemas and the key, which a registry may not know.
+    """The tree without what was judged before: files, and the key, which a registry may not know.
 
     Another key is another `identity`.
     """
     return tree._replace(
         key=(),
-        table=tree.table._replace(filenode=0, schema_row=""),
-        partitions=tuple(member._replace(filenode=0, schema_row="") for member in tree.partitions),
+        table=tree.table._replace(filenode=0),
+        partitions=tuple(member._replace(filenode=0) for member in tree.partitions),
     )

@@ -115,10 +115,6 @@ def _certain(table: Relation, old: Member, new: Member) -> str | None:
         return f"{old.relation}{whose} was renamed to {new.relation}"
     if old.placed and new.placed != old.placed:
         return f"{old.relation}{whose} was renamed or detached, and back, or got another owner"
-    if old.schema_row and new.schema_row != old.schema_row:
-        schema = old.relation.schema
-        what = "was renamed and back, or got other rights or another owner"
-        return f"schema {schema}, of {old.relation}{whose or ','} {what}"
     if new.filenode != old.filenode and (new.layout != old.layout or new.toast != old.toast):
         return _rewritten(new.relation)
     return None

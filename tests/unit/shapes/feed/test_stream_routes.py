@@ -115,15 +115,3 @@ def test_each_shape_is_held_against_the_tree_that_it_was_judged_by() -> None:
     assert names(found.look([TREE], 100)) == ["some"]
     assert found.look([TREE], 200) == []
     assert found.is_certain
-
-
-def test_a_schema_that_was_renamed_and_back_means_a_snapshot_unless_nobody_knew_it() -> None:
-    known = TREE._replace(table=TREE.table._replace(schema_row="700"))
-    other = TREE._replace(table=TREE.table._replace(schema_row="701"))
-    found = routes()
-    found.reached(500)
-    assert found.look([known], 200) == [], "a registry of before doesn't have it"
-    assert found.tree_of(ORDERS, "all") == known
-    again = found.look([other], 300)
-    assert names(again) == ["all", "some"]
-    assert "schema public, of public.orders, was renamed and back" in again[0].reason
