@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
@@ -62,6 +63,7 @@ class MarkedPlan:
        many links of the chain as the limits allow, at least one, or the same offset if there is none.
     2. `links` gives the links between two offsets, those of a restarted query included: then the chain is
        built again from the first of them. Where it doesn't reach the second, manifests are gone: an error.
+       A manifest reaches it only if the second has happened in its history: others tell of other changes.
     3. What was read ahead and never happened in the history of a later manifest is left out, for as long as
        it is in no batch. What is in one counts as applied.
     4. `held_since` is when the first manifest came that is held back for another; too long ago is a gap.
@@ -103,7 +105,7 @@ class MarkedPlan:
     def links(self, start: MarkedOffset, end: MarkedOffset, now: float) -> list[Link]:
         """What lies between them."""
         self._go_to(start)
-        self._read(now, 0.0, lambda: self._reaches(end.resolved))
+        self._read(now, 0.0, lambda: self._reaches(end.resolved) or self._has_passed(end.resolved))
         if not self._reaches(end.resolved):
             raise RecordsExpired(
                 f"the manifests up to {StreamPosition.parse(end.resolved).described()} are no longer there:"
@@ -139,7 +141,15 @@ class MarkedPlan:
         )
 
     def _reaches(self, resolved: str) -> bool:
-        return self.newest is not None and self.newest >= resolved
+        """Whether the links have all that lies before it, in a history in which that has happened."""
+        if self._at is not None and resolved <= self._at.resolved:
+            return True
+        place = bisect_left(self._steps, resolved, key=lambda step: step.link.manifest.resolved)
+        return place < len(self._steps) and has_happened(resolved, self._steps[place].link.manifest)
+
+    def _has_passed(self, resolved: str) -> bool:
+        """Whether as many links lie behind it as are ever read ahead: what reached it would be among them."""
+        return len(self._steps) > MOST_STEPS and self._steps[-MOST_STEPS].link.start >= resolved
 
     def _exceeds(self, limits: ReadLimits) -> bool:
         return _exceeds(self._changes, limits.changes) or _exceeds(self._bytes, limits.size_bytes)

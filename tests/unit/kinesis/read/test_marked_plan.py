@@ -148,3 +148,33 @@ def test_what_never_happened_is_left_out_as_long_as_it_is_in_no_batch() -> None:
         MarkedPlan(log.fetch, "slot").advance(handed_out, NO_LIMITS, 0.0)
     again = MarkedPlan(log.fetch, "slot").links(START, handed_out, 0.0)
     assert [link.manifest.resolved for link in again] == [at(20), at(30), at(40), at(50)]
+
+
+def test_a_batch_of_a_lost_history_never_gets_the_changes_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its manifests are gone, and those of the second timeline reach further: they tell of other changes."""
+    log = Log(manifest(10, 20), manifest(20, 50))
+    end = MarkedPlan(log.fetch, "slot").advance(START, NO_LIMITS, 0.0)
+    assert end.resolved == at(50)
+    log.manifests.append(of_second_timeline(at(10), 60))
+    assert len(MarkedPlan(log.fetch, "slot").links(START, end, 0.0)) == 2
+    log.trimmed = 2
+    with pytest.raises(RecordsExpired, match="manifests up to 0/32 of timeline 1 are no longer there"):
+        MarkedPlan(log.fetch, "slot").links(START, end, 0.0)
+    # Nor is a whole stream read for it.
+    monkeypatch.setattr(marked_plan, "MOST_STEPS", 20)
+    log.manifests += [of_second_timeline(str(StreamPosition(2, 60 + more)), 61 + more) for more in range(500)]
+    log.read = 0
+    with pytest.raises(RecordsExpired):
+        MarkedPlan(log.fetch, "slot").links(START, end, 0.0)
+    assert log.read < 30
+
+
+def test_a_batch_that_both_histories_have_may_come_from_either() -> None:
+    log = Log(manifest(10, 20), manifest(20, 30))
+    end = MarkedPlan(log.fetch, "slot").advance(START, NO_LIMITS, 0.0)
+    log.manifests.append(of_second_timeline(at(10), 60))
+    log.trimmed = 2
+    (link,) = MarkedPlan(log.fetch, "slot").links(START, end, 0.0)
+    assert link.manifest.resolved == str(StreamPosition(2, 60))
