@@ -12,7 +12,6 @@ from penstock.demo.stream_reader import StreamReader
 from penstock.kinesis.marked.manifest import Manifest, partition_key
 from penstock.kinesis.read.chain import Link
 from penstock.kinesis.read.client import TRIM_HORIZON, Start, StreamClient
-from penstock.kinesis.read.errors import StreamReadError
 from penstock.kinesis.read.joining import joined
 from penstock.kinesis.read.manifest_log import ManifestLog
 from penstock.kinesis.read.marked_plan import PATIENCE_S, MarkedOffset, MarkedPlan, ReadLimits
@@ -39,10 +38,6 @@ class Reader(Protocol):
 
     def poll(self, now: float, *, dies: bool = False) -> bool:
         """Apply what is there; whether anything was."""
-
-
-class BatchChanged(StreamReadError):
-    """Allowed only where records or a history were lost: the reader has to begin again."""
 
 
 class PlainReader:
@@ -147,8 +142,7 @@ class ChainReader:
         end = self._planned
         found = self._read(start, end, now)
         again, self._read_before = self._read_before, found
-        if again is not None and again != found:
-            raise BatchChanged("the same batch has other rows at another attempt")
+        assert again is None or again == found, "a batch has the same rows at every attempt"
         if dies:
             self._restart()
             return False

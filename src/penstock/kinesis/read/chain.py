@@ -83,7 +83,7 @@ class Chain(Generic[P]):
     def take(self, manifest: Manifest, place: P) -> list[tuple[Link, P]]:
         """The next manifest, and where it stands; gives what is to be applied, each with its `resume_at`."""
         if manifest.slot != self._slot:
-            self._place = place
+            self.skip(place)
             return []
         if self.system is None:
             self.system = manifest.system
@@ -100,6 +100,10 @@ class Chain(Generic[P]):
         before, self._place = self._place, place
         self._held.append(_Held(manifest, before))
         return list(self._links())
+
+    def skip(self, place: P) -> None:
+        """What stands here is not to be applied, whatever else comes."""
+        self._place = place
 
     def leap(self) -> tuple[str, list[tuple[Link, P]]]:
         """Go on behind a gap: where that is, and what is to be applied from there on, if anything is.
@@ -125,11 +129,6 @@ class Chain(Generic[P]):
             self.applied = held.manifest.resolved
             links.append((link, self.resume_at))
 
-    def go_back(self, applied: str, manifest: Manifest) -> None:
-        """Only this much was applied: what was taken beyond it never happened in the manifest's history."""
-        self.applied = applied
-        self._held = [each for each in self._held if has_happened(each.manifest.resolved, manifest)]
-
     def _check_history(self, manifest: Manifest) -> None:
         assert self.applied is not None, "there is a first manifest"
         if not has_happened(self.applied, manifest):
@@ -145,6 +144,16 @@ def has_happened(position: str, manifest: Manifest) -> bool:
     at = StreamPosition.parse(position)
     left = {timeline: parse_lsn(lsn) for timeline, lsn in manifest.history}.get(at.timeline)
     return at.timeline == manifest.resolved_position.timeline if left is None else at.commit_lsn <= left
+
+
+def denies(later: Manifest, position: str) -> bool:
+    """Whether a position of an earlier timeline never happened in a manifest's history.
+
+    All manifests with the same history and timeline deny the same positions.
+    """
+    return StreamPosition.parse(position).timeline < later.resolved_position.timeline and not has_happened(
+        position, later
+    )
 
 
 def _shown(position: str) -> str:

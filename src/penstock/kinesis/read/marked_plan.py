@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from penstock.kinesis.marked.manifest import Manifest
-from penstock.kinesis.read.chain import Chain, HistoryLost, Link, has_happened
+from penstock.kinesis.read.chain import Chain, Link, denies, has_happened
 from penstock.kinesis.read.errors import RecordsExpired
 from penstock.kinesis.read.manifest_log import Place
 from penstock.model.stream_position import StreamPosition
@@ -15,6 +17,8 @@ PATIENCE_S: Final = 60.0
 """How long a manifest that comes late is waited for."""
 MOST_STEPS: Final = 5_000
 """So many manifests are read ahead of a batch, or make one: some eight minutes of a busy stream."""
+_MOST_AHEAD: Final = 4 * MOST_STEPS
+"""So many manifests are remembered, with those that said nothing new. Without an older one it is a gap."""
 
 
 class MarkedOffset(NamedTuple):
@@ -51,6 +55,18 @@ class _Step(NamedTuple):
     resume_at: Place | None
 
 
+class _Taken(NamedTuple):
+    place: Place
+    manifest: Manifest
+
+
+class _Line(NamedTuple):
+    """What tells which positions a manifest denies."""
+
+    timeline: int
+    history: tuple[tuple[int, str], ...]
+
+
 Fetch = Callable[[Place | None], Iterable[tuple[Place, Manifest]]]
 """The manifests that are there now, behind a place."""
 
@@ -62,8 +78,10 @@ class MarkedPlan:
        many links of the chain as the limits allow, at least one, or the same offset if there is none.
     2. `links` gives the links between two offsets, those of a restarted query included: then the chain is
        built again from the first of them. Where it doesn't reach the second, manifests are gone: an error.
+       A manifest reaches it only if the second has happened in its history: others tell of other changes.
     3. What was read ahead and never happened in the history of a later manifest is left out, for as long as
-       it is in no batch. What is in one counts as applied.
+       it is in no batch. What is in one counts as applied. The chain is then built again from all that was
+       taken behind the offset: what had said nothing new beside the lost ones may be needed now.
     4. `held_since` is when the first manifest came that is held back for another; too long ago is a gap.
     """
 
@@ -76,6 +94,10 @@ class MarkedPlan:
         self._changes = self._bytes = 0
         """What the steps hold together."""
         self._at: MarkedOffset | None = None
+        self._ahead: deque[_Taken] = deque(maxlen=_MOST_AHEAD)
+        """All that was taken and ends behind `_at`, in order, except what was left out."""
+        self._lines: dict[_Line, Manifest] = {}
+        """One manifest of each history that was seen."""
         self._held_since: float | None = None
         self.is_at_tip = False
         """Whether the last call read all manifests that were there: it stops where a batch is full."""
@@ -103,7 +125,7 @@ class MarkedPlan:
     def links(self, start: MarkedOffset, end: MarkedOffset, now: float) -> list[Link]:
         """What lies between them."""
         self._go_to(start)
-        self._read(now, 0.0, lambda: self._reaches(end.resolved))
+        self._read(now, 0.0, lambda: self._reaches(end.resolved) or self._has_passed(end.resolved))
         if not self._reaches(end.resolved):
             raise RecordsExpired(
                 f"the manifests up to {StreamPosition.parse(end.resolved).described()} are no longer there:"
@@ -128,18 +150,38 @@ class MarkedPlan:
                         self._count(each.link.manifest, -1)
                     del self._steps[:count]
                     self._at = offset
+                    self._remember(each for each in self._ahead if each.manifest.resolved > offset.resolved)
                     return
             if self._at.resolved == offset.resolved:
                 return
+        self._lines = {}
+        self._build(offset, [])
+
+    def _build(self, offset: MarkedOffset, ahead: Iterable[_Taken]) -> None:
+        """The chain from an offset on, of these."""
         self._at = offset
         self._steps, self._changes, self._bytes = [], 0, 0
         self._held_since = None
         self._chain = Chain(
             slot=self._slot, system=offset.system, applied=offset.resolved, place=offset.place
         )
+        self._remember(ahead)
+        for taken in self._ahead:
+            self._link(taken)
+
+    def _remember(self, ahead: Iterable[_Taken]) -> None:
+        self._ahead = deque(ahead, maxlen=_MOST_AHEAD)
 
     def _reaches(self, resolved: str) -> bool:
-        return self.newest is not None and self.newest >= resolved
+        """Whether the links have all that lies before it, in a history in which that has happened."""
+        if self._at is not None and resolved <= self._at.resolved:
+            return True
+        place = bisect_left(self._steps, resolved, key=lambda step: step.link.manifest.resolved)
+        return place < len(self._steps) and has_happened(resolved, self._steps[place].link.manifest)
+
+    def _has_passed(self, resolved: str) -> bool:
+        """Whether as many links lie behind it as are ever read ahead: what reached it would be among them."""
+        return len(self._steps) > MOST_STEPS and self._steps[-MOST_STEPS].link.start >= resolved
 
     def _exceeds(self, limits: ReadLimits) -> bool:
         return _exceeds(self._changes, limits.changes) or _exceeds(self._bytes, limits.size_bytes)
@@ -150,25 +192,15 @@ class MarkedPlan:
 
     def _read(self, now: float, patience_s: float, is_enough: Callable[[], bool]) -> None:
         """Take manifests until there are enough, or all that are there."""
-        chain = self._chain
-        assert chain is not None, "the plan is at an offset"
+        assert self._chain is not None, "the plan is at an offset"
         self.is_at_tip = False
         if is_enough():
             return
-        for place, manifest in self._fetch(chain.place):
-            try:
-                taken = chain.take(manifest, place)
-            except HistoryLost:
-                self._leave_out(manifest)
-                taken = chain.take(manifest, place)
-            links = [_Step(link, resume_at) for link, resume_at in taken]
-            self._steps += links
-            for step in links:
-                self._count(step.link.manifest, 1)
-            if links and is_enough():
+        for place, manifest in self._fetch(self._chain.place):
+            if self._take(_Taken(place, manifest)) and is_enough():
                 return
         self.is_at_tip = True
-        gap = chain.gap
+        gap = self._chain.gap
         if gap is None:
             self._held_since = None
             return
@@ -177,14 +209,34 @@ class MarkedPlan:
         if now - self._held_since >= patience_s:
             raise gap
 
-    def _leave_out(self, manifest: Manifest) -> None:
-        """Forget the steps that never happened in a history that goes on: nobody has applied them."""
-        chain, at = self._chain, self._at
-        assert chain is not None, "the plan is at an offset"
+    def _take(self, taken: _Taken) -> bool:
+        """The next manifest; whether there are more links now."""
+        manifest, at, chain = taken.manifest, self._at, self._chain
         assert at is not None, "the plan is at an offset"
-        while self._steps and not has_happened(self._steps[-1].link.manifest.resolved, manifest):
-            self._count(self._steps.pop().link.manifest, -1)
-        chain.go_back(self._steps[-1].link.manifest.resolved if self._steps else at.resolved, manifest)
+        assert chain is not None, "the plan is at an offset"
+        is_ours = (manifest.slot, manifest.system) == (self._slot, at.system)
+        if not is_ours or manifest.resolved <= at.resolved:
+            return self._link(taken)
+        if any(denies(each, manifest.resolved) for each in self._lines.values()):
+            chain.skip(taken.place)
+            return False
+        line = _Line(manifest.resolved_position.timeline, tuple(manifest.history))
+        if line not in self._lines:
+            self._lines[line] = manifest
+            happened = [each for each in self._ahead if not denies(manifest, each.manifest.resolved)]
+            if len(happened) < len(self._ahead):
+                self._build(at, happened)
+        has_more = self._link(taken)
+        self._ahead.append(taken)
+        return has_more
+
+    def _link(self, taken: _Taken) -> bool:
+        assert self._chain is not None, "the plan is at an offset"
+        links = self._chain.take(taken.manifest, taken.place)
+        self._steps += [_Step(link, resume_at) for link, resume_at in links]
+        for link, _ in links:
+            self._count(link.manifest, 1)
+        return bool(links)
 
 
 def _exceeds(amount: int, limit: int | None) -> bool:

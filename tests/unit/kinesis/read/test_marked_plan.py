@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.kinesis.marked.manifest import Manifest
 from penstock.kinesis.read import marked_plan
@@ -148,3 +149,72 @@ def test_what_never_happened_is_left_out_as_long_as_it_is_in_no_batch() -> None:
         MarkedPlan(log.fetch, "slot").advance(handed_out, NO_LIMITS, 0.0)
     again = MarkedPlan(log.fetch, "slot").links(START, handed_out, 0.0)
     assert [link.manifest.resolved for link in again] == [at(20), at(30), at(40), at(50)]
+
+
+def of_promoted(since: str, resolved: StreamPosition) -> Manifest:
+    return replace(of_second_timeline(since, 0), resolved=str(resolved))
+
+
+def test_what_the_lost_ones_had_covered_is_needed_when_they_are_left_out() -> None:
+    """The second timeline begins at 35. Its first manifest says nothing new beside a lost one."""
+    lost = manifest(20, 60)
+    first, second = of_promoted(at(20), StreamPosition(1, 34)), of_second_timeline(at(34), 50)
+    log = Log(manifest(10, 20), lost, first, second)
+    plan = MarkedPlan(log.fetch, "slot")
+    end = plan.advance(START, NO_LIMITS, 0.0, up_to=str(StreamPosition(9, 0)))
+    assert end.resolved == second.resolved
+    for each in (plan, MarkedPlan(log.fetch, "slot")):
+        spans = [(link.start, link.manifest.resolved) for link in each.links(START, end, 0.0)]
+        assert spans == [(at(10), at(20)), (at(20), at(34)), (at(34), second.resolved)]
+
+
+def test_what_was_read_ahead_of_an_earlier_batch_is_found_again() -> None:
+    lost, first = manifest(20, 60), of_promoted(at(20), StreamPosition(1, 34))
+    log = Log(manifest(10, 20), lost, first)
+    plan = MarkedPlan(log.fetch, "slot")
+    assert resolved(plan.advance(START, NO_LIMITS, 0.0)) == 60
+    offset = plan.advance(START, ReadLimits(changes=1), 0.0)
+    assert resolved(offset) == 20
+    assert resolved(plan.advance(offset, NO_LIMITS, 0.0)) == 60
+    log.manifests.append(of_second_timeline(at(34), 50))
+    assert plan.advance(offset, NO_LIMITS, 0.0).resolved == str(StreamPosition(2, 50))
+
+
+def test_what_comes_of_a_lost_history_when_another_one_is_known_is_left_out() -> None:
+    """One of the second timeline is held back; the first one's leader goes on for a while."""
+    held, between = of_second_timeline(at(34), 60), of_promoted(at(30), StreamPosition(1, 34))
+    log = Log(*chain(2), held, manifest(30, 50), between)
+    end = MarkedPlan(log.fetch, "slot").advance(START, NO_LIMITS, 0.0)
+    assert end.resolved == held.resolved
+    spans = [link.manifest.resolved for link in MarkedPlan(log.fetch, "slot").links(START, end, 0.0)]
+    assert spans == [at(20), at(30), between.resolved, held.resolved]
+
+
+def test_a_batch_of_a_lost_history_never_gets_the_changes_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its manifests are gone, and those of the second timeline reach further: they tell of other changes."""
+    log = Log(manifest(10, 20), manifest(20, 50))
+    end = MarkedPlan(log.fetch, "slot").advance(START, NO_LIMITS, 0.0)
+    assert end.resolved == at(50)
+    log.manifests.append(of_second_timeline(at(10), 60))
+    assert len(MarkedPlan(log.fetch, "slot").links(START, end, 0.0)) == 2
+    log.trimmed = 2
+    with pytest.raises(RecordsExpired, match="manifests up to 0/32 of timeline 1 are no longer there"):
+        MarkedPlan(log.fetch, "slot").links(START, end, 0.0)
+    # Nor is a whole stream read for it.
+    monkeypatch.setattr(marked_plan, "MOST_STEPS", 20)
+    log.manifests += [of_second_timeline(str(StreamPosition(2, 60 + more)), 61 + more) for more in range(500)]
+    log.read = 0
+    with pytest.raises(RecordsExpired):
+        MarkedPlan(log.fetch, "slot").links(START, end, 0.0)
+    assert log.read < 30
+
+
+def test_a_batch_that_both_histories_have_may_come_from_either() -> None:
+    log = Log(manifest(10, 20), manifest(20, 30))
+    end = MarkedPlan(log.fetch, "slot").advance(START, NO_LIMITS, 0.0)
+    log.manifests.append(of_second_timeline(at(10), 60))
+    log.trimmed = 2
+    (link,) = MarkedPlan(log.fetch, "slot").links(START, end, 0.0)
+    assert link.manifest.resolved == str(StreamPosition(2, 60))
