@@ -77,7 +77,7 @@ def test_a_late_request_of_a_leadership_with_other_filters(rig: Rig, kinesis: Lo
             first.wait_for_log("streaming")
             slow.hold()
             write_both(rig, 1, 20)
-            slow.log.wait_for(lambda log: log.held > 0)
+            slow.log.wait_for(lambda log: log.held_puts > 0)
             first.kill9()
         rig.proxy.inject(Answer(THROTTLED), operation="PutRecord")
         with rig.capture(**MARKED, WAL2JSON_FILTER_TABLES="public.b") as second:

@@ -157,7 +157,7 @@ class FaultProxy:
         with self._faults_lock:
             plan = self._faults.plan(call.operation, call.records)
         await asyncio.sleep(plan.delay_before_s)
-        await self._wait_while_held()
+        await self._wait_while_held(call.operation)
         if plan.cut_before:
             _cut(request)
             return refuse(call, UNAVAILABLE)  # nobody hears it
@@ -178,14 +178,14 @@ class FaultProxy:
             or (check_limits(call.records, self._max_record_bytes) if call.operation == PUT_RECORDS else None)
         )
 
-    async def _wait_while_held(self) -> None:
+    async def _wait_while_held(self, operation: str) -> None:
         if self._passing.is_set():
             return
-        self.log.note_held(1)
+        self.log.note_held(operation, 1)
         try:
             await self._passing.wait()
         finally:
-            self.log.note_held(-1)
+            self.log.note_held(operation, -1)
 
 
 def _cut(request: web.BaseRequest) -> None:

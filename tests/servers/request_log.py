@@ -50,7 +50,8 @@ class RequestLog:
         self._changed = threading.Condition()
         self._requests: list[LoggedRequest] = []
         self._violations: list[Refusal] = []
-        self._arrived = self._held = 0
+        self._arrived = 0
+        self._held: Counter[str] = Counter()
 
     @property
     def requests(self) -> tuple[LoggedRequest, ...]:
@@ -77,7 +78,12 @@ class RequestLog:
     @property
     def held(self) -> int:
         """Requests that wait for `release()` now."""
-        return self._held
+        return self._held.total()
+
+    @property
+    def held_puts(self) -> int:
+        """The PutRecords among them."""
+        return self._held["PutRecords"]
 
     @property
     def counts(self) -> Counter[str]:
@@ -94,7 +100,7 @@ class RequestLog:
         with self._changed:
             if not self._changed.wait_for(lambda: condition(self), timeout):
                 raise TimeoutError(
-                    f"after {timeout} s: {self._arrived} arrived, {self._held} held, {self.counts}"
+                    f"after {timeout} s: {self._arrived} arrived, {self.held} held, {self.counts}"
                 )
 
     def note_arrival(self) -> None:
@@ -103,10 +109,10 @@ class RequestLog:
             self._arrived += 1
             self._changed.notify_all()
 
-    def note_held(self, change: int) -> None:
+    def note_held(self, operation: str, change: int) -> None:
         """A request begins (1) or ends (-1) to wait for `release()`."""
         with self._changed:
-            self._held += change
+            self._held[operation] += change
             self._changed.notify_all()
 
     def note_violation(self, refusal: Refusal) -> None:
