@@ -99,7 +99,7 @@ class Intake:
         # Only manifests ask for the table.
         relation = None if self._prefix is None else self._keys.relation(change.payload)
         event = self._add(change.payload, key, change.commit_lsn, change.op_offset, self._safe_lsn, relation)
-        if change.action is Action.TRUNCATE:
+        if relation is not None and change.action is Action.TRUNCATE:
             event.truncates = True
         return True
 
