@@ -107,4 +107,5 @@ def table_of(lines: list[ShapeLine], phase: Phase) -> Table:
 
 
 def _lsn(line: ShapeLine) -> str:
-    return format_lsn(max(0, line.status.offset.tx_offset))
+    held_lsn = line.status.offset.tx_offset
+    return "-" if held_lsn < 0 else format_lsn(held_lsn)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from penstock.model.log_offset import BEFORE_ALL
 from penstock.shapes.feed.books import ShapeBooks
 from penstock.shapes.feed.port import Feed
 from penstock.shapes.flushing.complaints import complaints
@@ -109,7 +110,10 @@ class Readings:
         ledger = self._ledger
         if ledger.tracker.progress(status.shape) is None and not ledger.is_parked(status.shape):
             return 0
-        return max(0, self._feed.received_lsn - max(0, status.offset.tx_offset))
+        # Without a table: what was read for it. What the server wrote before that, it will get by its copy.
+        has_table = status.offset > BEFORE_ALL
+        held_lsn = status.offset.tx_offset if has_table else ledger.tracker.frontier_lsn
+        return max(0, self._feed.received_lsn - held_lsn)
 
     def _statuses(self) -> list[ShapeStatus]:
         return self._ledger.plan.status(time.monotonic())

@@ -60,9 +60,11 @@ class ShapeReading(msgspec.Struct, frozen=True):
     name: str
     state: str
     offset_lsn: int
-    """What its table holds."""
+    """What its table holds; below 0: it has none yet."""
     lag_bytes: int
-    """WAL between what its table holds and what was received; 0 if it has everything."""
+    """WAL between what its table holds, or without a table the frontier, and what was received; 0 if it has
+    everything.
+    """
     lag_s: float
     """Age of the oldest transaction that is not in its table."""
     rows: int

@@ -18,7 +18,7 @@ def shape_sentence(shape: ShapeReading) -> str:
     """Everything but its note, in a line."""
     parts = [
         shape.state,
-        f"at {shape_position(shape)}",
+        f"at {shape_position(shape)}" if _has_table(shape) else shape_position(shape),
         shape_lag(shape),
         f"{shape.rows:,} {ROWS_MEAN}",
     ]
@@ -36,12 +36,18 @@ def shape_note(shape: ShapeReading) -> str:
 
 def shape_lag(shape: ShapeReading) -> str:
     """How far its table is behind."""
-    return f"{format_size(shape.lag_bytes)}, {shape.lag_s:.1f} s behind" if shape.lag_bytes else "up to date"
+    if shape.lag_bytes:
+        return f"{format_size(shape.lag_bytes)}, {shape.lag_s:.1f} s behind"
+    return "up to date" if _has_table(shape) else "nothing to add yet"
 
 
 def shape_position(shape: ShapeReading) -> str:
     """What its table holds."""
-    return format_lsn(max(0, shape.offset_lsn))
+    return format_lsn(shape.offset_lsn) if _has_table(shape) else "no table yet"
+
+
+def _has_table(shape: ShapeReading) -> bool:
+    return shape.offset_lsn >= 0
 
 
 def _span(seconds: float) -> str:

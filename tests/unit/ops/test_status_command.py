@@ -185,6 +185,7 @@ def test_shapes_a_line_each() -> None:
         ShapeReading("orders", "idle", 0x16B374D848, 0, 0.0, 1_234, None, flushed_s=5.2, due_s=2.6),
         ShapeReading("a", "backing off", -1, 3 << 20, 2.25, 0, "no column x. Fix: add it", due_s=0.2),
         ShapeReading("b", "waiting", 0x100, 0, 0.0, 0, None, flushed_s=300.0, waits_for="an old transaction"),
+        ShapeReading("c", "snapshotting", -1, 0, 0.0, 0, None),
     )
 
     assert as_text(status, "url").splitlines() == [
@@ -196,10 +197,11 @@ def test_shapes_a_line_each() -> None:
         "  log      5.0 MB, FULL: reading waits",
         "  shape    orders  idle, at 16/B374D848, up to date, 1,234 rows written since it leads,"
         " last flush 5 s ago, next flush in 3 s",
-        "  shape    a       FAILING, backing off, at 0/0, 3.0 MB, 2.2 s behind, 0 rows written since it"
-        " leads, next flush due: no column x. Fix: add it",
+        "  shape    a       FAILING, backing off, no table yet, 3.0 MB, 2.2 s behind, 0 rows written"
+        " since it leads, next flush due: no column x. Fix: add it",
         "  shape    b       waiting, at 0/100, up to date, 0 rows written since it leads,"
         " last flush 5 min ago: an old transaction",
+        "  shape    c       snapshotting, no table yet, nothing to add yet, 0 rows written since it leads",
     ]
     assert msgspec.json.decode(as_json(status), type=Status) == status
 

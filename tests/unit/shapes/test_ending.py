@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from penstock.changelog.log import ChangeLog
 from penstock.changelog.runs import create_run
 from penstock.decoding.wal2json import Wal2Json
-from penstock.model.log_offset import LogOffset
+from penstock.model.log_offset import BEFORE_ALL, LogOffset
 from penstock.model.relation import Relation
 from penstock.model.snapshot_again import SnapshotAgain
 from penstock.postgres.catalog.table_tree import Member, Tree
@@ -81,7 +81,8 @@ class Pipeline:
             self.ledger.add(shape, interval_s=100.0, held=whole(90), now=time.monotonic() - LONG_S)
         self.line, self.watch, self.work = Line(), Watch(), Work()
         self.feed = self.line
-        self.readings = Readings(self.ledger, cast(Feed, self.line), {"a": 7, "b": 0})
+        self.rows = {"a": 7, "b": 0}
+        self.readings = Readings(self.ledger, cast(Feed, self.line), self.rows)
         self.runner = self
         self.on_wake: Callable[[], None] = lambda: None
         self.wakes = 0
@@ -344,6 +345,16 @@ class TestReadings:
         pipeline.ledger.noted("a")
         assert pipeline.readings.lines(time.monotonic())[0].lag_bytes == 210
         assert pipeline.readings.awaits_snapshots()
+
+    def test_without_a_table_only_what_was_read_for_it_is_lag(self, pipeline: Pipeline) -> None:
+        """A server's WAL may begin at any LSN: what is older comes with the copy."""
+        now = time.monotonic()
+        pipeline.ledger.add("c", interval_s=100.0, held=BEFORE_ALL, now=now)
+        pipeline.rows["c"] = 0
+        pipeline.ledger.snapshot_again("c", now)
+        assert pipeline.readings.lines(now)[-1].lag_bytes == 300 - START
+        (reading,) = [each for each in pipeline.readings.reading(1.5, now).shapes if each.name == "c"]
+        assert reading.offset_lsn < 0
 
     def test_stopped_shapes_await_nothing(self, pipeline: Pipeline) -> None:
         pipeline.ledger.stop("a", "it has no key", time.monotonic())
