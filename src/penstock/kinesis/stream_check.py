@@ -93,8 +93,9 @@ def judge_stream(
     """What DescribeStreamSummary says, against our settings."""
     status = summary.get("StreamStatus", "unknown")
     mode = summary.get("StreamModeDetails", {}).get("StreamMode", "PROVISIONED")
+    shards = summary.get("OpenShardCount", "?")
     found = (
-        f"{settings.stream!r} is {status}: {summary.get('OpenShardCount', '?')} shards, {mode},"
+        f"{settings.stream!r} is {status}: {shards} shard{'s' * (shards != 1)}, {mode},"
         f" keeps records {summary.get('RetentionPeriodHours', '?')} h,"
         f" encryption {summary.get('EncryptionType', 'NONE')}"
     )
