@@ -138,7 +138,10 @@ class Intake:
         fault = None
         if self._prefix is not None:
             marked = self._prefix.put(payload, commit_lsn, op_offset)
-            payload, fault = (payload, NO_OBJECT) if marked is None else (marked, None)
+            if marked is None:
+                fault = NO_OBJECT
+            else:
+                payload = marked
         size = len(payload) + (len(key) if key.isascii() else len(key.encode()))
         self.totals.bytes += size
         ack_id = self._tracker.register(safe_lsn)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -11,6 +11,7 @@ from penstock.model.relation import Relation
 _ACTION: Final = slice(0, len(b'{"action":"I"'))
 _SCHEMA: Final = b'"schema":"'
 _FIRST_LIST: Final = b":[{"
+_LIST_BYTES: Final = len(_FIRST_LIST)
 _PK: Final = b'"pk":['
 _IDENTITY: Final = b'"identity":['
 _VALUE: Final = b'"value":'
@@ -20,9 +21,12 @@ _LONGEST_PREFIX: Final = 200
 _encode_json = msgspec.json.Encoder().encode
 
 
-class _Template(NamedTuple):
+class _Template(msgspec.Struct, gc=False, frozen=True, eq=False):
     """What all changes of a table have in common, as bytes."""
 
+    action: bytes
+    place: bytes
+    """From the schema's name into the first list."""
     relation: Relation
     prefix: str
     marker: bytes
@@ -49,27 +53,39 @@ class Wal2JsonKeyScanner:
 
     def __init__(self) -> None:
         self._templates: dict[tuple[bytes, bytes], _Template] = {}
-        """By action, and by what stands from the schema's name to the first list."""
+        """By action and place."""
+        self._last: _Template | None = None
+        """The one that fitted last."""
         self.relation: Relation | None = None
         """See KeyScanner."""
 
     def scan(self, payload: bytes) -> str | None:
         """The key, if the payload looks as expected."""
+        # Written out: this is the path of every change, and mostly the table is that of the change before.
+        self.relation = None
         start = payload.find(_SCHEMA)
-        list_at = payload.find(_FIRST_LIST, start)
-        template = self._templates.get((payload[_ACTION], payload[start:list_at]))
-        if template is None or not payload.endswith(template.tail):
-            self.relation = None
+        template = self._last
+        if (
+            template is None
+            or not payload.startswith(template.action)
+            or not payload.startswith(template.place, start)
+        ):
+            list_at = payload.find(_FIRST_LIST, start)
+            template = self._templates.get((payload[_ACTION], payload[start : list_at + _LIST_BYTES]))
+            if template is None:
+                return None
+            self._last = template
+        marker_at = payload.find(template.marker, start)
+        if marker_at < 0 or not payload.endswith(template.tail):
             return None
-        value = _number_behind(payload, template.marker, list_at)
-        if value is None:
-            self.relation = None
+        value_at = marker_at + len(template.marker)
+        value = payload[value_at : payload.find(b"}", value_at)]
+        if not value.isdigit():
             return None
         if template.identity is not None:
             # The identity stands last before `pk`: nothing but the key's value may be between them.
             old = payload[payload.rfind(template.identity) + len(template.identity) : -len(template.tail)]
             if not old.endswith(b"}],") or not old[:-3].isdigit():
-                self.relation = None
                 return None
         self.relation = template.relation
         return template.prefix + value.decode()
@@ -79,8 +95,8 @@ class Wal2JsonKeyScanner:
         start = payload.find(_SCHEMA)
         list_at = payload.find(_FIRST_LIST, start)
         pk_at = payload.rfind(_PK)
-        place = (payload[_ACTION], payload[start:list_at])
-        known = self._templates.get(place)
+        action, place = payload[_ACTION], payload[start : list_at + _LIST_BYTES]
+        known = self._templates.get((action, place))
         if known is not None and known.tail == payload[pk_at:]:
             return  # the table looks as before; it was this change that is out of the ordinary
         column_at = payload.find(b'{"name":' + _encode_json(name) + b",", list_at)
@@ -90,17 +106,12 @@ class Wal2JsonKeyScanner:
         marker = payload[column_at : value_at + len(_VALUE)]
         identity = _IDENTITY + marker if _IDENTITY in payload else None
         if b"}" not in marker:
-            self._templates[place] = _Template(relation, prefix, marker, identity, payload[pk_at:])
+            self._last = None
+            self._templates[action, place] = _Template(
+                action, place, relation, prefix, marker, identity, payload[pk_at:]
+            )
 
     def forget(self) -> None:
         """Start again: a table's key may be another one now."""
         self._templates.clear()
-
-
-def _number_behind(payload: bytes, marker: bytes, start: int) -> bytes | None:
-    found = payload.find(marker, start)
-    if found < 0:
-        return None
-    value_at = found + len(marker)
-    value = payload[value_at : payload.find(b"}", value_at)]
-    return value if value.isdigit() else None
+        self._last = None

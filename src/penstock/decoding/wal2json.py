@@ -25,9 +25,9 @@ from penstock.model.change import Action
 from penstock.model.lsn import parse_lsn
 from penstock.model.relation import Relation
 
-_PREFIX: Final = b'{"action":"'
-_ACTION_AT: Final = len(_PREFIX)
-_ACTIONS: Final = {ord(action.value): action for action in Action}
+_ACTIONS: Final = {b'{"action":"%b' % action.value.encode(): action for action in Action}
+"""By how a payload begins."""
+_ACTION_END: Final = len(next(iter(_ACTIONS)))
 # What stands before it can't hold a quote of its own, and an unreadable type name comes behind it.
 _NAMES: Final = re.compile(
     rb'"schema":("[^"\\]*(?:\\.[^"\\]*)*"),"table":("[^"\\]*(?:\\.[^"\\]*)*")', re.DOTALL
@@ -79,22 +79,27 @@ class Wal2Json:
         self._relations: dict[bytes, Relation] = {}
         self._committed = ("", 0.0)
         """A tenth of a second, as text, and a commit time in it, in Unix seconds."""
+        self._transaction: tuple[bytes | None, TransactionEnds] = (None, TransactionEnds(None, None))
+        """The boundary read last, behind its action, and what it says: a commit mostly repeats its begin."""
 
     def action(self, payload: bytes) -> Action | None:
         """Read from its fixed place; None if it isn't there."""
-        if payload[:_ACTION_AT] != _PREFIX or len(payload) <= _ACTION_AT:
-            return None
-        return _ACTIONS.get(payload[_ACTION_AT])
+        return _ACTIONS.get(payload[:_ACTION_END])
 
     def transaction(self, payload: bytes) -> TransactionEnds:
         """Read a begin or a commit; Unreadable if it isn't one."""
+        told, ends = self._transaction
+        if payload[_ACTION_END:] == told:
+            return ends
         try:
             boundary = _decode_boundary(payload)
-            return TransactionEnds(
+            ends = TransactionEnds(
                 _lsn(boundary.lsn), _lsn(boundary.nextlsn), self._unix_seconds(boundary.timestamp)
             )
         except (msgspec.DecodeError, ValueError) as error:
             raise Unreadable("a begin or commit that is not the JSON of wal2json format 2") from error
+        self._transaction = (payload[_ACTION_END:], ends)
+        return ends
 
     def _unix_seconds(self, text: str | None) -> float | None:
         if text is None:

@@ -117,6 +117,24 @@ def test_a_boundary_has_no_lsns_while_include_lsn_is_off() -> None:
     assert (boundary.commit_lsn, boundary.end_lsn) == (None, None)
 
 
+def test_a_boundary_is_read_by_itself_whatever_came_before() -> None:
+    decoder, text = (
+        Wal2Json(),
+        '{"action":"%s","timestamp":"2026-11-17 11:47:0%d+00","lsn":"0/%X","nextlsn":"0/%X"}',
+    )
+    ends = [
+        decoder.transaction((text % said).encode())
+        for said in [("B", 2, 1, 9), ("C", 2, 1, 9), ("B", 2, 1, 8), ("C", 3, 1, 8), ("B", 3, 2, 8)]
+    ]
+
+    assert ends[0] == ends[1]
+    assert [(each.commit_lsn, each.end_lsn) for each in ends[1:]] == [(1, 9), (1, 8), (1, 8), (2, 8)]
+    assert [each.committed_at for each in ends[2:]] == [1794916022.0, 1794916023.0, 1794916023.0]
+    for damaged in (b'{"action":"B', b'{"action":"C","lsn":"0/2","nextlsn":"0/8"'):
+        with pytest.raises(Unreadable):
+            decoder.transaction(damaged)
+
+
 def test_a_boundary_with_a_strange_lsn_is_refused() -> None:
     for payload in (b'{"action":"B","lsn":"here","nextlsn":"0/1"}', b'{"action":"B","nextlsn":"there"}'):
         with pytest.raises(Unreadable):

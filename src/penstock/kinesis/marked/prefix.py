@@ -22,6 +22,9 @@ class MarkPrefix:
 
     def __init__(self, history: History, by: str) -> None:
         self._history = history
+        self._timeline = history.timeline
+        self._since = max(history.switch_points.values(), default=0)
+        """Whatever begins at or behind it is of this timeline; which one comes before is seldom asked."""
         self._tail = b'","by":"%b",' % by.encode()
         self._small = {offset: self._rest(offset) for offset in range(-1, _SMALL)}
         self._commit_lsn = -1
@@ -37,7 +40,7 @@ class MarkPrefix:
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
         if commit_lsn != self._commit_lsn:
-            timeline = self._history.of_record(commit_lsn)
+            timeline = self._timeline if commit_lsn >= self._since else self._history.of_record(commit_lsn)
             self._commit_lsn, self._head = commit_lsn, b'{"pos":"%08X.%016X.' % (timeline, commit_lsn)
         rest = self._small.get(op_offset) or self._rest(op_offset)
         return b"".join((self._head, rest, payload[1:]))

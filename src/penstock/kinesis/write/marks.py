@@ -87,8 +87,13 @@ class Tally:
         # In passes that the interpreter makes by itself: this is the path of every change.
         self.records += len(events)
         self.size_bytes += sum([event.record_size_bytes for event in events])
-        for table, count in Counter([event.relation for event in events]).items():
-            self._count(table, count)
+        tables = [event.relation for event in events]
+        # Mostly one table, and one object for it: that costs less than to hash each of them.
+        if tables and tables.count(tables[0]) == len(tables):
+            self._count(tables[0], len(tables))
+        else:
+            for table, count in Counter(tables).items():
+                self._count(table, count)
         for event in [event for event in events if event.truncates]:
             if event.relation is not None:
                 self._truncate(event.relation, (event.commit_lsn, event.op_offset))
