@@ -206,7 +206,9 @@ def test_the_ops_port_tells_of_a_leader_and_of_a_standby(site: CaptureSite) -> N
         confirmed = site.wal_end()
         wait_until(lambda: metric(leader, "penstock_frontier_lsn") >= confirmed, "the gauges are up to date")
         wait_until(lambda: metric(leader, "penstock_slot_active") == 1, "the slot is seen in use")
-        wait_until(lambda: metric(leader, "penstock_stream_changes_total") == 15, "the reader's counts are told")
+        wait_until(
+            lambda: metric(leader, "penstock_stream_changes_total") == 15, "the reader's counts are told"
+        )
         ready = readiness(leader)
         text = leader.get("/metrics").text
 
