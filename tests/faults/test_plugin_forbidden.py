@@ -9,7 +9,7 @@ import pytest
 from penstock.local.kinesis import LocalKinesis
 from penstock.local.postgres import PrivatePostgres
 from tests.servers.capture_site import CaptureSite, turns
-from tests.servers.postgres_17 import postgres_17
+from tests.servers.newer_postgres import newer_postgres
 
 pytestmark = pytest.mark.long
 
@@ -18,7 +18,7 @@ ALLOWED = "pgoutput, test_decoding, wal2json"
 
 @pytest.fixture
 def server() -> Iterator[PrivatePostgres]:
-    with PrivatePostgres(programs=postgres_17()) as server:
+    with PrivatePostgres(programs=newer_postgres(17)) as server:
         yield server
 
 
@@ -44,7 +44,7 @@ def test_a_plugin_that_is_forbidden_and_allowed_again(
 
 
 def test_a_server_that_never_allowed_it(kinesis: LocalKinesis, stream: str) -> None:
-    with PrivatePostgres(programs=postgres_17(), allow_wal2json=False) as server:
+    with PrivatePostgres(programs=newer_postgres(17), allow_wal2json=False) as server:
         site = CaptureSite(server, "postgres", kinesis, stream)
         with site.capture() as capture:
             turns(capture, ready=False, sentence="forbids the output plugin wal2json")

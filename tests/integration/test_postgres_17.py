@@ -12,7 +12,7 @@ from tests.faults.stream_checks import read_changes
 from tests.servers.capture_site import CaptureSite, readiness
 from tests.servers.fault_proxy import FaultProxy
 from tests.servers.faults import Delay
-from tests.servers.postgres_17 import postgres_17
+from tests.servers.newer_postgres import newer_postgres
 
 pytestmark = pytest.mark.long
 
@@ -22,7 +22,7 @@ LIMIT_S = 2
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PrivatePostgres]:
-    with PrivatePostgres(programs=postgres_17()) as server:
+    with PrivatePostgres(programs=newer_postgres(17)) as server:
         yield server
 
 

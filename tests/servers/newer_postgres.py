@@ -1,4 +1,4 @@
-"""PostgreSQL 17, which Debian 12 doesn't have: programs of a newer Debian, run in its own root directory."""
+"""PostgreSQL 17 and 18, which Debian 12 lacks: programs of a newer Debian, run in its own root directory."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from pathlib import Path
 
 from penstock.local.postgres_programs import Identity, PostgresPrograms, server_identity
 
-_SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "postgres-17"
-_BINDIR = Path("/usr/lib/postgresql/17/bin")
+_SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "newer-postgres"
 # A namespace of its own for the mounts: nothing is left behind, and nobody else sees them.
 _ENTER = """
 root=$1; user=$2; shift 2
@@ -36,7 +35,7 @@ class ChrootPrograms(PostgresPrograms):
         return {}
 
 
-def postgres_17() -> ChrootPrograms:
-    """PostgreSQL 17 with wal2json; the first call on a machine takes a minute."""
-    done = subprocess.run([_SCRIPT], stdout=subprocess.PIPE, text=True, check=True)
-    return ChrootPrograms(_BINDIR, Path(done.stdout.strip()))
+def newer_postgres(version: int) -> ChrootPrograms:
+    """PostgreSQL of this version with wal2json; the first call on a machine takes a minute."""
+    done = subprocess.run([_SCRIPT, str(version)], stdout=subprocess.PIPE, text=True, check=True)
+    return ChrootPrograms(Path(f"/usr/lib/postgresql/{version}/bin"), Path(done.stdout.strip()))
