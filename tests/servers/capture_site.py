@@ -13,6 +13,7 @@ from penstock.local.kinesis import LocalKinesis
 from penstock.local.postgres import PrivatePostgres
 from penstock.model.lsn import parse_lsn
 from tests.servers.capture_process import CaptureProcess
+from tests.servers.stopwatch import Stopwatch
 
 T = TypeVar("T")
 
@@ -153,7 +154,12 @@ def turns(capture: CaptureProcess, *, ready: bool, sentence: str = "") -> None:
         answer = readiness(capture)
         return (answer["status"] == 200) == ready and sentence in " ".join(answer["reasons"])
 
-    wait_until(turned, f"ready is {ready}, {sentence!r}", TURNS_WITHIN_S)
+    watch = Stopwatch()
+    while not turned():
+        assert watch.seconds < TURNS_WITHIN_S, (
+            f"not within {TURNS_WITHIN_S} s: ready is {ready}, {sentence!r}"
+        )
+        time.sleep(_POLL_S)
 
 
 def metric(capture: CaptureProcess, name: str) -> float:
