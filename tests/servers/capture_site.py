@@ -90,6 +90,10 @@ class CaptureSite:
         plugin, active_pid, confirmed, restart, wal_status = rows[0]
         return SlotRow(plugin, active_pid, _lsn(confirmed), _lsn(restart), wal_status)
 
+    def wait_until_free(self) -> None:
+        """Wait until nobody reads the slot: the server notices the end of a process a moment later."""
+        wait_until(lambda: (slot := self.slot_row()) and slot.active_pid is None, "the slot is free")
+
     def wal_end(self) -> int:
         """An LSN at or above the end of everything committed so far."""
         ((lsn,),) = self.postgres.psql("SELECT pg_current_wal_insert_lsn()::text")

@@ -13,6 +13,9 @@ from penstock.postgres.slot.state import SlotState
 
 _PERMANENT = "SELECT slot_name, database FROM pg_replication_slots WHERE NOT temporary AND plugin IS NOT NULL"
 _TERMINATE = "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{}'"
+_END_TEMPORARY = """
+    SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE temporary AND database = '{}'
+"""
 _DROP = (
     "SELECT pg_drop_replication_slot('{0}') FROM pg_replication_slots WHERE slot_name = '{0}' AND NOT active"
 )
@@ -71,10 +74,19 @@ class SlotWatch:
         self._seen.discard(slot)
 
     def drop_all_of(self, database: str) -> None:
-        """Clean up after a test: drop the slots of its own database."""
+        """Clean up after a test: drop the slots of its own database.
+
+        Temporary ones end with their sessions, which the server may not have noticed yet: until then the
+        database can't be dropped.
+        """
         for slot, owner in self._slots().items():
             if owner == database:
                 self.drop(slot)
+        deadline = time.monotonic() + _DROP_S
+        while self._postgres.psql(_END_TEMPORARY.format(database)):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"a temporary slot of {database} is still there")
+            time.sleep(0.02)
 
     def _slots(self) -> dict[str, str]:
         return dict(self._postgres.psql(_PERMANENT))
