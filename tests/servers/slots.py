@@ -7,6 +7,9 @@ operator who drops one.
 from __future__ import annotations
 
 import time
+from contextlib import suppress
+
+from psycopg.errors import ObjectInUse
 
 from penstock.local.postgres import PrivatePostgres
 from penstock.postgres.slot.state import SlotState
@@ -20,6 +23,7 @@ _DROP = (
     "SELECT pg_drop_replication_slot('{0}') FROM pg_replication_slots WHERE slot_name = '{0}' AND NOT active"
 )
 _DROP_S = 15.0
+_END_EVERY_S = 2.0
 
 HEALTHY = SlotState(
     name="s",
@@ -64,12 +68,18 @@ class SlotWatch:
 
     def drop(self, slot: str) -> None:
         """Drop a slot as an operator would: end its walsender, then drop."""
-        deadline = time.monotonic() + _DROP_S
-        self._postgres.psql(_TERMINATE.format(slot))
+        ends_at = time.monotonic()
+        deadline = ends_at + _DROP_S
         while slot in self._slots():
-            if time.monotonic() > deadline:
+            now = time.monotonic()
+            if now > deadline:
                 raise TimeoutError(f"slot {slot} is still active")
-            self._postgres.psql(_DROP.format(slot))
+            # Once more now and then: its reader may have come back before we dropped it.
+            if now >= ends_at:
+                self._postgres.psql(_TERMINATE.format(slot))
+                ends_at = now + _END_EVERY_S
+            with suppress(ObjectInUse):  # it comes back just now
+                self._postgres.psql(_DROP.format(slot))
             time.sleep(0.02)
         self._seen.discard(slot)
 
