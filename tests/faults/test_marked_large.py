@@ -52,7 +52,7 @@ def insert_at_once(site: CaptureSite, rows: int, pad: int, timeout_s: float) -> 
 
 
 def test_a_hundred_thousand_rows_at_once(site: CaptureSite) -> None:
-    insert_at_once(site, 100_000, 1_000, 60)
+    insert_at_once(site, 100_000, 1_000, 120)
     found = read_in_a_process(site)
     assert (found["rows"], found["transactions"]) == (100_000, 1)
     assert found["mb"] > GROWN_MB

@@ -61,7 +61,7 @@ def test_splits_and_a_merge_while_a_leader_sleeps(rig: Rig) -> None:
             leader.cont()
             wait_for_phase(leader, "standby")
             mover.goes_on(50)
-        rig.wait_until_confirmed(timeout=60)
+        rig.wait_until_confirmed()
     follower.read()
     assert follower.transactions == rig.transactions()
     assert follower.batches >= 4

@@ -166,7 +166,7 @@ class Storm:
             self._merge_and_freeze()
             self._all_read_on()
         self._rig.proxy.clear()
-        self._rig.wait_until_confirmed(timeout=LONG_S)
+        self._rig.wait_until_confirmed()
 
     def _capture(self) -> CaptureProcess:
         return self._captures.enter_context(self._rig.capture(**MARKED))

@@ -105,7 +105,7 @@ def test_whole_transactions_whatever_fails(rig: Rig) -> None:
             rig.merge(shards[4], shards[5])
             writes_more(writers, 200)
         rig.proxy.clear()
-        rig.wait_until_confirmed(timeout=60)
+        rig.wait_until_confirmed()
         assert second.running
     stream = marked(rig)
     transactions = list(stream.transactions())
@@ -146,14 +146,14 @@ def test_postgres_is_told_of_nothing_that_no_manifest_speaks_of(rig: Rig) -> Non
         writers.write(transactions=5)
         rig.wait_until_confirmed()
         rig.proxy.inject(Answer(THROTTLED), operation="PutRecord")
-        before = rig.oracle.sample().confirmed_lsn
+        before = len(rig.oracle.committed())
         writers.write(transactions=20)
         capture.wait_for_log("SinkOutage")
-        assert rig.oracle.sample().confirmed_lsn == before
+        assert rig.oracle.sample().confirmed_lsn < rig.oracle.committed()[before].end_lsn
         assert len(marked(rig).records) > len(writers.committed) // 2
         assert readiness(capture)["status"] == 503
         rig.proxy.clear()
-        rig.wait_until_confirmed(timeout=60)
+        rig.wait_until_confirmed()
     assert list(marked(rig).transactions()) == rig.transactions()
 
 

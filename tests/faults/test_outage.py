@@ -65,9 +65,10 @@ def test_an_outage_is_waited_out_with_bounded_memory_and_a_released_slot(rig: Ri
         assert_calm(capture, leaderships=2)
 
     during = [sample for sample in slot if began + 1.0 < sample.taken_at < began + OUTAGE_S]
-    released_s = next(sample.taken_at for sample in during if not sample.active) - began
-    assert DISCONNECT_S - 1 < released_s < DISCONNECT_S + 3
-    assert len({sample.confirmed_lsn for sample in during}) == 1
+    released_at = next(sample.taken_at for sample in during if not sample.active)
+    assert DISCONNECT_S - 1 < released_at - began < DISCONNECT_S + 3
+    # Until then it may still be told of what was published before: notes take their time.
+    assert len({sample.confirmed_lsn for sample in during if sample.taken_at >= released_at}) == 1
     for down in [sample.readiness for sample in seen if sample.at_s > DISCONNECT_S + 3]:
         assert (down["status"], down["phase"]) == (503, "sink_down")
         assert "ConnectionRefusedError" in down["reasons"][0]
@@ -108,7 +109,7 @@ def test_postgres_stops_quickly_after_the_slot_was_released(rig: Rig) -> None:
         rig.proxy.outage()
         writers.write(transactions=100)
         capture.wait_for_log("sink_down")
-        assert not rig.oracle.sample().active
+        rig.wait_until_free()
 
         assert rig.postgres.stop("fast") < STOP_S
 

@@ -66,7 +66,8 @@ def test_kinesis_and_postgres_go_and_come_back(
         site.psql("INSERT INTO t VALUES (1)")
         time.sleep(limit_s)
         turns(capture, ready=False, sentence="ConnectionRefusedError")
-        (said, _) = readiness(capture)["reasons"]
+        # How long the frontier stands still is another reason, which has a time of its own.
+        said, *_ = readiness(capture)["reasons"]
         assert said.startswith("sink: ")
         assert fault_proxy.url in said
         # By then it is asked as seldom as it ever is.
@@ -91,7 +92,7 @@ def test_kinesis_and_postgres_go_and_come_back(
 def test_metrics_of_shards_clock_and_credentials(site: CaptureSite, fault_proxy: FaultProxy) -> None:
     with site.capture() as capture:
         capture.wait_for_log("streaming")
-        fault_proxy.inject(FailRecords(at={0}), times=3)
+        fault_proxy.inject(FailRecords(keys={"public.t/1"}), times=3)
         site.psql("INSERT INTO t SELECT generate_series(1, 100)")
         wait_until(lambda: metric(capture, "penstock_sink_records_total") == 100, "all are accepted")
         metrics = capture.metrics()

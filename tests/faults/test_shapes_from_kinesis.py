@@ -49,6 +49,7 @@ def test_tables_equal_postgres_and_change_their_source(streamed: StreamedSite) -
         assert not needed(streamed.once())
         streamed.assert_equal()
     sql("INSERT INTO a VALUES (5001, 'in no stream')")
+    streamed.site.wait_until_free()
     slot = streamed.site.slot
     sql(f"SELECT pg_replication_slot_advance('{slot}', pg_current_wal_flush_lsn())")
     with streamed.capturing():

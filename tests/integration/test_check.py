@@ -19,10 +19,11 @@ from penstock.finding import Finding, Level, worst
 from penstock.local.free_ports import free_port
 from penstock.local.kinesis import LocalKinesis
 from penstock.local.postgres import PrivatePostgres
+from penstock.model.lsn import format_lsn
 from penstock.postgres.preflight import postgres_check as preflight
 from penstock.settings.loading import load_capture_settings
 from tests.servers.capture_process import CaptureProcess
-from tests.servers.capture_site import CaptureSite
+from tests.servers.capture_site import CaptureSite, wait_until
 from tests.servers.fault_proxy import FaultProxy
 from tests.servers.faults import ACCESS_DENIED, AmendSummary, Answer
 from tests.servers.tcp_proxy import TcpProxy
@@ -31,6 +32,7 @@ OK, WARN, FAIL = Level.OK, Level.WARN, Level.FAIL
 MAKE_SLOT = "SELECT pg_create_logical_replication_slot('{}', '{}')"
 SLOTS = "SELECT slot_name FROM pg_replication_slots"
 SECRET = "hunter2"
+OURS = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'penstock check'"
 
 Look = Callable[..., Awaitable["Findings"]]
 
@@ -56,12 +58,18 @@ def site(postgres: PrivatePostgres, database: str, kinesis: LocalKinesis, stream
 
 @pytest.fixture
 def look(site: CaptureSite, monkeypatch: pytest.MonkeyPatch) -> Look:
-    """Check the site, with some variables replaced; in this process, because a new one takes a second."""
+    """Check the site, or a server, with some variables replaced; in this process: a new one takes a second.
 
-    async def run(**over: object) -> Findings:
-        for name, value in site.env(**over).items():
+    The server notices a moment later that sessions, and with them trial slots and walsenders, are gone.
+    """
+
+    async def run(server: PrivatePostgres | None = None, **over: object) -> Findings:
+        elsewhere = {} if server is None else on(server)
+        for name, value in site.env(**elsewhere | over).items():
             monkeypatch.setenv(name, value)
-        return Findings(await find(load_capture_settings(dotenv=None)))
+        found = Findings(await find(load_capture_settings(dotenv=None)))
+        wait_until(lambda: not (server or site.postgres).psql(OURS), "its sessions are gone")
+        return found
 
     return run
 
@@ -172,7 +180,7 @@ class TestServer:
         spoilt.set("wal_level", "replica")
         spoilt.restart()
         try:
-            found = await look(**on(spoilt))
+            found = await look(spoilt)
         finally:
             spoilt.set("wal_level", "logical")
             spoilt.restart()
@@ -185,7 +193,7 @@ class TestServer:
         levels = []
         with ExitStack() as stack:
             for _ in range(3):
-                found = await look(**on(spoilt))
+                found = await look(spoilt)
                 levels.append((found["walsenders"].level, found["replication"].level))
                 if len(levels) < 3:
                     stack.enter_context(psycopg.connect(spoilt.conninfo(replication="database")))
@@ -194,9 +202,9 @@ class TestServer:
         assert "max_wal_senders" in found["replication"].found
 
     async def test_what_happens_to_an_unread_slot(self, look: Look, spoilt: PrivatePostgres) -> None:
-        unlimited = (await look(**on(spoilt)))["retention"]
+        unlimited = (await look(spoilt))["retention"]
         spoilt.set("max_slot_wal_keep_size", "64MB")
-        limited = (await look(**on(spoilt)))["retention"]
+        limited = (await look(spoilt))["retention"]
         spoilt.set("max_slot_wal_keep_size", "-1")
 
         assert (unlimited.level, limited.level) == (OK, WARN)
@@ -217,11 +225,11 @@ class TestPlugin:
         """A server that knows no such setting forbids nothing."""
         if spoilt.knows_plugin_setting:
             spoilt.set("output_plugin_libraries", "pgoutput, test_decoding")
-            found = await look(**on(spoilt))
+            found = await look(spoilt)
             spoilt.set("output_plugin_libraries", "pgoutput, test_decoding, wal2json")
             assert "output_plugin_libraries = " in found["plugin"].fix
         else:
-            found = await look(**on(spoilt))
+            found = await look(spoilt)
         assert found.failed() == ({"plugin"} if spoilt.knows_plugin_setting else set())
 
     async def test_an_open_transaction_holds_up_only_the_creation_of_the_slot(
@@ -255,10 +263,11 @@ class TestSlot:
         site.psql(MAKE_SLOT.format(site.slot, "wal2json"))
         there = (await look())["slot"]
 
-        ((confirmed,),) = site.psql("SELECT confirmed_flush_lsn::text FROM pg_replication_slots")
+        slot = site.slot_row()
+        assert slot is not None
         assert (missing.level, there.level) == (OK, OK)
         assert "created at the first start" in missing.fix
-        assert f"confirmed up to {confirmed}, retains " in there.found
+        assert f"confirmed up to {format_lsn(slot.confirmed_lsn)}, retains " in there.found
 
     async def test_of_another_plugin(self, look: Look, site: CaptureSite) -> None:
         site.psql(MAKE_SLOT.format(site.slot, "test_decoding"))
@@ -286,8 +295,8 @@ class TestSlot:
             spoilt.psql("SELECT pg_logical_emit_message(false, '', ''); SELECT pg_switch_wal()")
         spoilt.psql("CHECKPOINT")
 
-        lost = await look(**on(spoilt))
-        full = await look(**on(spoilt) | {"REPLICATION_SLOT": "third"})
+        lost = await look(spoilt)
+        full = await look(spoilt, REPLICATION_SLOT="third")
         for slot in ("spoilt", "another"):
             spoilt.psql(f"SELECT pg_drop_replication_slot('{slot}')")
         spoilt.set("max_slot_wal_keep_size", "-1")

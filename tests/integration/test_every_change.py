@@ -200,7 +200,7 @@ def test_a_large_transaction_streams_through_bounded_memory(site: CaptureSite) -
         with frozen(site.kinesis):
             write_large_transaction_among_small_ones(site)
             held = wait_until(lambda: inflight_bytes(capture, at_least=REQUEST_BYTES), "a full request waits")
-        site.wait_until_confirmed(timeout=90)
+        site.wait_until_confirmed()
         growth = capture.peak_rss_bytes() - before
 
     assert held <= BUDGET_BYTES

@@ -99,8 +99,8 @@ def test_no_commit_ever_waits_for_us(server: PrivatePostgres, kinesis: LocalKine
         with CaptureProcess(site.env(), ("check",)) as check:
             assert check.wait() == 1
             assert "fail  synchronous" in check.log_text()
-        server.set("synchronous_standby_names", "elsewhere")
         assert walsenders(server) == []
+        server.set("synchronous_standby_names", "elsewhere")
     server.set("synchronous_standby_names", "")
 
 

@@ -223,6 +223,7 @@ def test_what_never_was_in_the_stream_while_nobody_read_it(tricked: Tricked, run
     site, service = tricked
     service.stop()
     assert service.wait(LONG) == 0, service.log_text()[-4000:]
+    site.wait_until_nobody_leads()
     for statement in (*TRUNCATE_AND_UNLOGGED, "TRUNCATE hourly", "INSERT INTO hourly VALUES (2, 2)"):
         site.sql(statement.format(2))
     site.sql(

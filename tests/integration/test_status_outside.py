@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from math import nan
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -50,9 +51,10 @@ class Command:
 
 
 def metric(ops: str, name: str) -> float:
+    """Its value; not a number while there is none."""
     with urlopen(f"{ops}/metrics") as answer:
         lines = answer.read().decode().splitlines()
-    return next(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
+    return next((float(line.split()[1]) for line in lines if line.startswith(f"{name} ")), nan)
 
 
 @pytest.fixture
@@ -74,11 +76,13 @@ def test_a_capture(site: CaptureSite, status: Command) -> None:
 
     with site.capture() as capture:
         capture.wait_for_log("streaming")
+        watched = "; processes that watch the slot: 1\n"
+        wait_until(lambda: watched in status(env)[1], "it watches the slot, on a session of its own")
         code, text, _ = status(env)
         assert (code, text.partition(" (")[0]) == (0, "led, nothing wrong is seen")
         assert "as Postgres tells: no penstock answers at http://127.0.0.1:" in text
         assert re.search(rf"\n  leader   pid \d+ \(penstock capture {site.slot} at 127.0.0.1\)", text)
-        assert text.count("; processes that watch the slot: 1\n") == 1
+        assert text.count(watched) == 1
 
         seen = json.loads(status(env, "--json")[1])
         row = site.slot_row()
@@ -88,7 +92,7 @@ def test_a_capture(site: CaptureSite, status: Command) -> None:
         assert seen["outside"]["note_lsn"] >= seen["slot"]["confirmed_lsn"]
         assert seen["outside"]["wal_status"] == "reserved"
 
-    wait_until(lambda: (row := site.slot_row()) and row.active_pid is None, "the slot is free")
+    site.wait_until_free()
     wait_until_nobody_leads(status, env)
     code, text, _ = status(env)
     assert (code, text.partition(" (")[0]) == (1, "not led, NOT READY")

@@ -13,7 +13,6 @@ from penstock.kinesis.read.errors import RecordsExpired, StreamReadError
 from penstock.kinesis.read.marked_stream import MarkedStream, StreamAddress
 from penstock.local.kinesis import LocalKinesis
 from penstock.local.postgres import PrivatePostgres
-from penstock.model.lsn import parse_lsn
 from penstock.model.stream_position import StreamPosition
 from penstock.postgres.slot.moving import SlotMover
 from penstock.settings.loading import load_stream_source
@@ -44,12 +43,9 @@ def address(site: CaptureSite) -> StreamAddress:
 
 
 def write(site: CaptureSite, *ids: int) -> None:
-    # Asked at once, on the same session: behind capture's own note of it, WAL is confirmed much later.
-    with psycopg.connect(site.postgres.conninfo(site.database), autocommit=True) as connection:
-        for number in ids:
-            connection.execute("INSERT INTO t VALUES (%s)", (number,))
-        ((end,),) = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchall()
-    site.wait_until_confirmed(parse_lsn(end))
+    for number in ids:
+        site.psql(f"INSERT INTO t VALUES ({number})")
+    site.wait_until_confirmed()
 
 
 def test_manifests_are_read_from_a_position_on(site: CaptureSite, address: StreamAddress) -> None:

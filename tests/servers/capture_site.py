@@ -8,15 +8,19 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
+from penstock.capture.noted_frontier import MUCH_WAL_BYTES
 from penstock.local.kinesis import LocalKinesis
 from penstock.local.postgres import PrivatePostgres
 from penstock.model.lsn import parse_lsn
 from tests.servers.capture_process import CaptureProcess
+from tests.servers.stopwatch import Stopwatch
 
 T = TypeVar("T")
 
 TURNS_WITHIN_S = 5.0
 _POLL_S = 0.02
+_NOTED_WITHIN_S = 1.0
+_MUCH_WAL = f"SELECT pg_logical_emit_message(false, 'test', repeat('x', {MUCH_WAL_BYTES}))"
 _SLOT = """
     SELECT plugin, active_pid, confirmed_flush_lsn::text, restart_lsn::text, wal_status
     FROM pg_replication_slots WHERE slot_name = '{}'
@@ -86,18 +90,34 @@ class CaptureSite:
         plugin, active_pid, confirmed, restart, wal_status = rows[0]
         return SlotRow(plugin, active_pid, _lsn(confirmed), _lsn(restart), wal_status)
 
+    def wait_until_free(self) -> None:
+        """Wait until nobody reads the slot: the server notices the end of a process a moment later."""
+        wait_until(lambda: (slot := self.slot_row()) and slot.active_pid is None, "the slot is free")
+
     def wal_end(self) -> int:
         """An LSN at or above the end of everything committed so far."""
         ((lsn,),) = self.postgres.psql("SELECT pg_current_wal_insert_lsn()::text")
         return _lsn(lsn)
 
-    def wait_until_confirmed(self, lsn: int | None = None, timeout: float = 30.0) -> None:
-        """Wait until the slot is confirmed up to an LSN, or up to all that is committed now."""
+    def wait_until_confirmed(self, lsn: int | None = None, timeout: float = 90.0) -> None:
+        """Wait until the slot is confirmed up to an LSN, or up to all that is committed now.
+
+        The last that is there may be capture's own note, and for that alone it doesn't write another one. So
+        after a while much WAL is written in another database, which the slot passes over: that is worth a
+        note at once.
+        """
         goal = self.wal_end() if lsn is None else lsn
+        noted_by: float | None = time.monotonic() + _NOTED_WITHIN_S
 
         def reached() -> bool:
+            nonlocal noted_by
             slot = self.slot_row()
-            return slot is not None and slot.confirmed_lsn >= goal
+            if slot is not None and slot.confirmed_lsn >= goal:
+                return True
+            if noted_by is not None and time.monotonic() >= noted_by:
+                noted_by = None
+                self.postgres.psql(_MUCH_WAL, "template1" if self.database == "postgres" else "postgres")
+            return False
 
         wait_until(reached, "the slot is confirmed so far", timeout)
 
@@ -138,7 +158,12 @@ def turns(capture: CaptureProcess, *, ready: bool, sentence: str = "") -> None:
         answer = readiness(capture)
         return (answer["status"] == 200) == ready and sentence in " ".join(answer["reasons"])
 
-    wait_until(turned, f"ready is {ready}, {sentence!r}", TURNS_WITHIN_S)
+    watch = Stopwatch()
+    while not turned():
+        assert watch.seconds < TURNS_WITHIN_S, (
+            f"not within {TURNS_WITHIN_S} s: ready is {ready}, {sentence!r}"
+        )
+        time.sleep(_POLL_S)
 
 
 def metric(capture: CaptureProcess, name: str) -> float:

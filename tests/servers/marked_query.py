@@ -61,7 +61,12 @@ class MarkedQuery:
 
     def under_way(self) -> list[Path]:
         """Attempts that have begun to write rows and have not ended."""
-        return [path for path in self._files() if path.suffix != ".done" and path.stat().st_size]
+        found = []
+        for path in self._files():
+            with suppress(FileNotFoundError):  # it ended just now, and has another name
+                if path.suffix != ".done" and path.stat().st_size:
+                    found.append(path)
+        return found
 
     def attempts(self) -> dict[int, list[list[str]]]:
         """The rows of each attempt at each batch, the whole ones first."""

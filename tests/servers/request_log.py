@@ -95,7 +95,7 @@ class RequestLog:
         """How many records ended with each outcome."""
         return Counter(record.outcome for request in self.puts for record in request.records)
 
-    def wait_for(self, condition: Callable[[RequestLog], bool], timeout: float = 10.0) -> None:
+    def wait_for(self, condition: Callable[[RequestLog], bool], timeout: float = 30.0) -> None:
         """Wait until a condition on this log holds; TimeoutError otherwise."""
         with self._changed:
             if not self._changed.wait_for(lambda: condition(self), timeout):

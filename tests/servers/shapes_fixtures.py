@@ -10,7 +10,7 @@ import asyncio
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Set
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -158,13 +158,29 @@ def new_app(started: Started, monkeypatch: pytest.MonkeyPatch) -> NewApp:
     return new
 
 
+@contextmanager
+def sessions_end(site: ShapesSite) -> Iterator[None]:
+    """What a service opens in the block is gone behind it, and so is its lock.
+
+    The server notices the end of a session a moment later. Who comes in between finds that another leads.
+    """
+    ours = f"SELECT pid FROM pg_stat_activity WHERE application_name = 'penstock shapes {site.slot}'"
+    before = site.postgres.psql(ours)
+    try:
+        yield
+    finally:
+        if site.postgres.running:
+            site.wait_until(lambda: set(site.postgres.psql(ours)) <= set(before))
+
+
 @pytest.fixture
 def run_once(new_app: NewApp) -> RunOnce:
     """See RunOnce."""
 
     def run(site: ShapesSite, *, stream: str | None = None, **over: str) -> int:
         app = new_app(site, over, once=True, stream=stream)
-        return asyncio.run(app.run())
+        with sessions_end(site):
+            return asyncio.run(app.run())
 
     return run
 
@@ -195,6 +211,7 @@ def serve(new_app: NewApp) -> Serve:
         # Whoever tells the story takes time from the loop that it is told about.
         variables = {"LEADER_TIMEOUT_S": "60", **over}
         app = new_app(site, variables, once=False, resnapshot=resnapshot, stream=stream)
-        asyncio.run(live(app, story))
+        with sessions_end(site):
+            asyncio.run(live(app, story))
 
     return run

@@ -7,16 +7,23 @@ operator who drops one.
 from __future__ import annotations
 
 import time
+from contextlib import suppress
+
+from psycopg.errors import ObjectInUse
 
 from penstock.local.postgres import PrivatePostgres
 from penstock.postgres.slot.state import SlotState
 
 _PERMANENT = "SELECT slot_name, database FROM pg_replication_slots WHERE NOT temporary AND plugin IS NOT NULL"
 _TERMINATE = "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{}'"
+_END_TEMPORARY = """
+    SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE temporary AND database = '{}'
+"""
 _DROP = (
     "SELECT pg_drop_replication_slot('{0}') FROM pg_replication_slots WHERE slot_name = '{0}' AND NOT active"
 )
 _DROP_S = 15.0
+_END_EVERY_S = 2.0
 
 HEALTHY = SlotState(
     name="s",
@@ -61,20 +68,35 @@ class SlotWatch:
 
     def drop(self, slot: str) -> None:
         """Drop a slot as an operator would: end its walsender, then drop."""
-        deadline = time.monotonic() + _DROP_S
-        self._postgres.psql(_TERMINATE.format(slot))
+        ends_at = time.monotonic()
+        deadline = ends_at + _DROP_S
         while slot in self._slots():
-            if time.monotonic() > deadline:
+            now = time.monotonic()
+            if now > deadline:
                 raise TimeoutError(f"slot {slot} is still active")
-            self._postgres.psql(_DROP.format(slot))
+            # Once more now and then: its reader may have come back before we dropped it.
+            if now >= ends_at:
+                self._postgres.psql(_TERMINATE.format(slot))
+                ends_at = now + _END_EVERY_S
+            with suppress(ObjectInUse):  # it comes back just now
+                self._postgres.psql(_DROP.format(slot))
             time.sleep(0.02)
         self._seen.discard(slot)
 
     def drop_all_of(self, database: str) -> None:
-        """Clean up after a test: drop the slots of its own database."""
+        """Clean up after a test: drop the slots of its own database.
+
+        Temporary ones end with their sessions, which the server may not have noticed yet: until then the
+        database can't be dropped.
+        """
         for slot, owner in self._slots().items():
             if owner == database:
                 self.drop(slot)
+        deadline = time.monotonic() + _DROP_S
+        while self._postgres.psql(_END_TEMPORARY.format(database)):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"a temporary slot of {database} is still there")
+            time.sleep(0.02)
 
     def _slots(self) -> dict[str, str]:
         return dict(self._postgres.psql(_PERMANENT))

@@ -132,11 +132,12 @@ class TcpProxy:
             await self._flowing.wait()
             if not chunk:
                 break
-            sink.write(chunk)
-            await sink.drain()
+            # Counted first: who has got them may ask.
             if up:
                 self.bytes_up += len(chunk)
             else:
                 self.bytes_down += len(chunk)
+            sink.write(chunk)
+            await sink.drain()
         with contextlib.suppress(OSError):
             sink.write_eof()

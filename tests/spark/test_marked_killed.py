@@ -44,7 +44,7 @@ def live(site: CaptureSite, directory: Path, *, kills: int, seed: int) -> None:
             insert_pairs(site, 100 * turn, 100 * (turn + 1))
             kill_in_mid_batch(query, rng)
         insert_pairs(site, 100 * kills, 100 * kills + 10)
-        site.wait_until_confirmed(timeout=60)
+        site.wait_until_confirmed()
     with query.running("available") as process:
         assert process.wait(400) == 0
     assert len([1 for tries in query.attempts().values() if len(tries) > 1]) >= kills

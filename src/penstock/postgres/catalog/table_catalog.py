@@ -33,6 +33,18 @@ from penstock.postgres.catalog.table_facts import (
 from penstock.postgres.catalog.table_tree import Found, Member, Tree
 from penstock.postgres.connection import one_line
 
+# Behind the start of a recursive `parts (oid)`: what these types are made of, down to the last, each once.
+_AND_THEIR_PARTS: LiteralString = """
+UNION
+SELECT x.oid FROM parts JOIN pg_catalog.pg_type p ON p.oid = parts.oid
+CROSS JOIN LATERAL (
+    VALUES (p.typelem), (p.typbasetype)
+    UNION ALL
+    SELECT r.rngsubtype FROM pg_catalog.pg_range r WHERE p.oid IN (r.rngtypid, r.rngmultitypid)
+    UNION ALL
+    SELECT m.atttypid FROM pg_catalog.pg_attribute m WHERE m.attrelid = p.typrelid AND m.attnum > 0
+) AS x (oid)
+"""
 # When a table was made is told by the row of its column `ctid` (-1): nothing alters that one, whereas an
 # ATTACH, a rename or an ALTER gives the table's other rows a new xmin. A partition brings rows along if it
 # joined its parent in another transaction than the one that made it, or if something above it joined later
@@ -40,7 +52,8 @@ from penstock.postgres.connection import one_line
 # rows that were frozen long ago; taken as unsigned, those are old, as they should be. What `named` is
 # for, and `joined_by` once more: rewrites.py. A bound names no column, so it is printed without a relation:
 # newer servers would open that.
-_TREES: LiteralString = """
+_TREES: LiteralString = (
+    """
 WITH RECURSIVE tree (root, oid, parent, joined_by, above_age) AS (
     SELECT c.oid, c.oid, 0::oid, NULL::xid, 4294967296::int8
     FROM ROWS FROM (pg_catalog.unnest(%s::name[]), pg_catalog.unnest(%s::name[])) AS w (schema, name)
@@ -71,15 +84,9 @@ SELECT t.root, n.nspname::text, c.relname::text, c.oid, c.relfilenode, c.relkind
            WITH RECURSIVE parts (oid) AS (
                SELECT a.atttypid FROM pg_catalog.pg_attribute a
                WHERE t.oid = t.root AND a.attrelid = c.oid AND a.attnum > 0 AND a.atttypid >= 16384
-               UNION
-               SELECT x.oid FROM parts JOIN pg_catalog.pg_type p ON p.oid = parts.oid
-               CROSS JOIN LATERAL (
-                   VALUES (p.typelem), (p.typbasetype)
-                   UNION ALL
-                   SELECT r.rngsubtype FROM pg_catalog.pg_range r WHERE p.oid IN (r.rngtypid, r.rngmultitypid)
-                   UNION ALL
-                   SELECT m.atttypid FROM pg_catalog.pg_attribute m
-                   WHERE m.attrelid = p.typrelid AND m.attnum > 0) AS x (oid))
+"""  # noqa: S608 - constants only
+    + _AND_THEIR_PARTS
+    + """)
            SELECT pg_catalog.md5(pg_catalog.string_agg(pg_catalog.concat_ws(' ', m.attrelid, m.attnum,
                   m.attisdropped), ',' ORDER BY m.attrelid, m.attnum))
            FROM parts JOIN pg_catalog.pg_type p ON p.oid = parts.oid
@@ -114,6 +121,7 @@ LEFT JOIN pg_catalog.pg_attribute made ON made.attrelid = c.oid AND made.attnum 
 LEFT JOIN pg_catalog.pg_type named ON named.oid = c.reltype
 ORDER BY t.root, c.oid <> t.root, c.oid
 """
+)
 _FOUND: LiteralString = """
 WITH RECURSIVE self AS (
     SELECT c.oid, made.xmin AS made_by,
@@ -141,7 +149,8 @@ _TABLES: LiteralString = """
 SELECT c.oid, c.relkind::text, c.relreplident::text, c.relnatts, pg_catalog.current_setting('server_encoding')
 FROM pg_catalog.pg_class c WHERE c.oid = ANY (%s::oid[])
 """
-_COLUMNS: LiteralString = """
+_COLUMNS: LiteralString = (
+    """
 SELECT a.attrelid, a.attname::text, a.attnum, pg_catalog.format_type(a.atttypid, a.atttypmod), (
            WITH RECURSIVE down (oid, typmod) AS (
                SELECT d.typbasetype, d.typtypmod FROM pg_catalog.pg_type d
@@ -160,15 +169,9 @@ FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
 CROSS JOIN LATERAL (
     WITH RECURSIVE parts (oid) AS (
         SELECT a.atttypid
-        UNION
-        SELECT x.oid FROM parts JOIN pg_catalog.pg_type p ON p.oid = parts.oid
-        CROSS JOIN LATERAL (
-            VALUES (p.typelem), (p.typbasetype)
-            UNION ALL
-            SELECT r.rngsubtype FROM pg_catalog.pg_range r WHERE p.oid IN (r.rngtypid, r.rngmultitypid)
-            UNION ALL
-            SELECT m.atttypid FROM pg_catalog.pg_attribute m WHERE m.attrelid = p.typrelid AND m.attnum > 0
-        ) AS x (oid))
+"""  # noqa: S608 - constants only
+    + _AND_THEIR_PARTS
+    + """)
     SELECT pg_catalog.bool_or(p.oid IN (
                'pg_catalog.regclass'::pg_catalog.regtype, 'pg_catalog.regtype'::pg_catalog.regtype,
                'pg_catalog.regproc'::pg_catalog.regtype, 'pg_catalog.regprocedure'::pg_catalog.regtype,
@@ -183,6 +186,7 @@ CROSS JOIN LATERAL (
 WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attrelid, a.attnum
 """
+)
 # A partitioned table has no rows, so its partitions alone know what their old rows have in a new column.
 _MISSING: LiteralString = """
 SELECT a.attrelid, a.attname::text, a.attmissingval::text FROM pg_catalog.pg_attribute a
