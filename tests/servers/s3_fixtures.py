@@ -1,18 +1,18 @@
-"""An S3 for tests."""
+"""An S3 for tests. Imports are inside: whoever runs tests without it shouldn't wait for it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-import botocore.session
 import pytest
-from moto.server import ThreadedMotoServer
 
 
 @pytest.fixture(scope="session")
 def s3_endpoint() -> Iterator[str]:
     """Where moto's S3 listens, in this process."""
+    from moto.server import ThreadedMotoServer
+
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
@@ -23,6 +23,8 @@ def s3_endpoint() -> Iterator[str]:
 @pytest.fixture
 def s3(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A client of an S3 without buckets, which AWS's tools find too; what a test makes there goes with it."""
+    import botocore.session
+
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", s3_endpoint)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
