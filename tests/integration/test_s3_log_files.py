@@ -11,11 +11,12 @@ from penstock.lake.delta.app_id import AppId
 from penstock.lake.delta.log_files import read_version
 from penstock.lake.errors import StorageFailed
 from penstock.lake.ports import Position, TableVersion
+from tests.servers.s3_fixtures import S3Requests
 
 APP_ID = AppId("7", "orders", 0)
 
 
-def test_how_far_a_table_is(s3: Any) -> None:
+def test_how_far_a_table_is(s3: Any, s3_requests: S3Requests) -> None:
     s3.create_bucket(Bucket="lake")
 
     def put(name: str, content: object) -> None:
@@ -32,7 +33,10 @@ def test_how_far_a_table_is(s3: Any) -> None:
     with pytest.raises(StorageFailed, match="its log has no offset since version 9; only Spark can tell it"):
         read()
     put(f"{11:020d}.crc", {"setTransactions": [{"appId": "penstock:7:orders:2", "version": 500}]})
+    s3_requests.clear()
     assert read() == TableVersion(11, Position(2, 500))
+    log = "some where/orders/_delta_log"
+    assert [each["start-after"] for each in s3_requests.lists("lake", log)] == [f"{log}/{10:020}"]
 
 
 def test_a_bucket_that_is_not_there(s3: Any) -> None:

@@ -17,6 +17,9 @@ from urllib.parse import urlsplit
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from penstock.lake.delta.log_files import S3
+from penstock.lake.spark.log_store import say_whole_listing
+
 # Delta's checksum of a version, and Hadoop's of that file.
 _CHECKSUM: Final = re.compile(r"\.?([0-9]{20})\.crc(?:\.crc)?")
 
@@ -35,7 +38,10 @@ class DeltaLog:
         """The table's newest state, as Delta has it; its version is -1 if there is no table."""
         log = self._log()
         nothing = _none(log)
-        return log.update(False, nothing, nothing)
+        newest = log.update(False, nothing, nothing)
+        if self._path.startswith(S3):
+            say_whole_listing(self._jvm.penstock.S3LogStore.wholeListing())
+        return newest
 
     def version(self) -> int:
         """The table's newest version; -1 if there is no table."""

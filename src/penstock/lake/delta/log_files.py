@@ -24,7 +24,7 @@ _COMMIT: Final = re.compile(r"([0-9]{20})\.json")
 _LAST_CHECKPOINT: Final = "_last_checkpoint"
 _CONFIG: Final = Config(connect_timeout=10, read_timeout=10, retries={"mode": "standard"})
 _ABSENT: Final = ("NoSuchKey", "404")
-_S3: Final = "s3a://"
+S3: Final = "s3a://"
 
 
 class LogFiles(Protocol):
@@ -39,7 +39,7 @@ class LogFiles(Protocol):
 
 def read_version(table: str, app_id: AppId) -> TableVersion:
     """The newest version of the table at a path or an `s3a://` URL. Blocks; StorageFailed."""
-    files: LogFiles = S3LogFiles(table) if table.startswith(_S3) else DirectoryLogFiles(Path(table))
+    files: LogFiles = S3LogFiles(table) if table.startswith(S3) else DirectoryLogFiles(Path(table))
     return newest_version(files, app_id, table)
 
 
@@ -102,7 +102,7 @@ class S3LogFiles:
 
     def __init__(self, table: str) -> None:
         self._place = f"{table}/_delta_log"
-        self._bucket, _, key = self._place.removeprefix(_S3).partition("/")
+        self._bucket, _, key = self._place.removeprefix(S3).partition("/")
         self._prefix = f"{key}/"
         self._client = botocore.session.get_session().create_client("s3", config=_CONFIG)
 
