@@ -1,4 +1,4 @@
-"""What a look at a table on S3 asks of S3.
+"""What a look at a table on S3 asks of S3, and what upkeep deletes there.
 
 Hadoop's own client is 600 MB, so `s3a_client/` stands in its place: Delta, its code for `start-after` and
 our log store are the real ones, and so are the requests; who sends them is not.
@@ -52,6 +52,13 @@ for path in tables:
     print("state", path, first.version, first.offset, first == again)
 """
 
+_SHORTENS = (
+    _LOOKS
+    + """
+    table.shorten_log()
+"""
+)
+
 
 class Looked(NamedTuple):
     """Two looks at each of several tables: what they saw, and what was said beside."""
@@ -70,9 +77,9 @@ def client_classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return jar
 
 
-def look(classes: Path, endpoint: str, tables: Sequence[str]) -> Looked:
+def look(classes: Path, endpoint: str, tables: Sequence[str], program: str = _LOOKS) -> Looked:
     """A process of its own looks at the tables: only there are the client's classes."""
-    command = [sys.executable, "-c", _LOOKS, str(classes), endpoint, str(PAGE), *tables]
+    command = [sys.executable, "-c", program, str(classes), endpoint, str(PAGE), *tables]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
@@ -137,3 +144,22 @@ def test_looks_list_from_the_last_checkpoint_on(
     assert len(whole) > 2 * (OLD // PAGE)
     (warning,) = looked.warnings
     assert "NoSuchMethodError: S3AFileSystem.getListing()" in warning
+
+
+def test_upkeep_deletes_checksums_below_the_last_checkpoint(
+    started: Started, tmp_path: Path, client_classes: Path, s3: Any, s3_endpoint: str
+) -> None:
+    s3.create_bucket(Bucket="lake")
+    make_table(shape_session(started.spark), tmp_path / "young", YOUNG)
+    upload(s3, tmp_path / "young", "lake")
+
+    def names() -> list[str]:
+        listed = s3.list_objects_v2(Bucket="lake")["Contents"]
+        return [each["Key"].removeprefix("young/_delta_log/") for each in listed]
+
+    before = names()
+    assert [name for name in before if name.endswith(".crc")] == [f"{each:020}.crc" for each in (0, 4, 5)]
+
+    look(client_classes, s3_endpoint, ["s3a://lake/young"], _SHORTENS)
+
+    assert names() == [name for name in before if name != f"{0:020}.crc"]
