@@ -18,7 +18,7 @@ from tests.servers.slots import SlotWatch
 
 LONG_TESTS = "PENSTOCK_LONG_TESTS"
 
-pytest_plugins = ["tests.servers.shapes_fixtures"]
+pytest_plugins = ["tests.servers.s3_fixtures", "tests.servers.shapes_fixtures"]
 
 
 def pytest_configure() -> None:

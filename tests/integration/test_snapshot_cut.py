@@ -20,6 +20,7 @@ from penstock.local.postgres import PrivatePostgres
 from penstock.model.lsn import parse_lsn
 from penstock.model.relation import Relation
 from penstock.postgres.connection import connect, connection_parameters
+from penstock.postgres.snapshot.copying import CopySession, copy_sessions
 from penstock.postgres.snapshot.export import (
     CHUNK_BYTES,
     ExportedSnapshot,
@@ -408,6 +409,42 @@ async def test_chunks_are_whole_lines_of_bounded_size(site: Site) -> None:
     assert all(chunk.endswith(b"\n") for chunk in chunks)
     assert all(len(chunk) < CHUNK_BYTES + 130_000 for chunk in chunks)
     assert sum(chunk.count(b"\n") for chunk in chunks) == 100
+
+
+async def test_a_copy_of_which_nobody_takes_the_rows_is_seen(site: Site) -> None:
+    site.psql("CREATE TABLE wide AS SELECT g, repeat(md5(g::text), 4000) FROM generate_series(1, 400) g")
+
+    async def sessions(name: str) -> list[CopySession]:
+        async with await connect(site.parameters) as connection:
+            return await copy_sessions(connection, name)
+
+    async def until_stuck(name: str) -> CopySession:
+        async with asyncio.timeout(30):
+            while True:
+                (before,) = await sessions(name)
+                (after,) = await sessions(name)
+                if before == after and after.waits_for_client:
+                    return after
+                await asyncio.sleep(0.05)
+
+    async with export_snapshot(site.parameters, plugin="wal2json") as snapshot:
+        (part,) = await snapshot.parts([Relation("public", "wide")], part_bytes=1 << 30)
+        with closing(connect_for_copy()) as connection:
+            chunks = copy_part(connection, snapshot.name, ["g", "repeat"], part)
+            assert next(chunks)
+            assert await sessions("another") == []
+
+            stuck = await until_stuck(snapshot.name)
+            assert stuck.pid == connection.info.backend_pid
+            assert (stuck.bytes_sent or 0) > 0
+            assert next(chunks)
+            assert next(chunks)
+            later = await until_stuck(snapshot.name)
+            assert (later.bytes_sent or 0) > (stuck.bytes_sent or 0)
+            assert (later.rows_sent or 0) > (stuck.rows_sent or 0)
+
+            assert len(list(chunks)) > 1
+        assert await sessions(snapshot.name) == []
 
 
 @pytest.mark.parametrize("end", ["pg_terminate_backend", "pg_cancel_backend"])

@@ -44,6 +44,8 @@ class TcpProxy:
         """Bytes passed to the target."""
         self.bytes_down = 0
         """Bytes passed back to clients."""
+        self.freeze_after: int | None = None
+        """Freeze, once, when so many bytes were passed back."""
 
     def __enter__(self) -> Self:
         self.thaw()
@@ -139,5 +141,8 @@ class TcpProxy:
                 self.bytes_down += len(chunk)
             sink.write(chunk)
             await sink.drain()
+            if not up and self.freeze_after is not None and self.bytes_down >= self.freeze_after:
+                self.freeze_after = None
+                self._flowing.clear()
         with contextlib.suppress(OSError):
             sink.write_eof()

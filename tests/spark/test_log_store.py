@@ -16,6 +16,7 @@ import pyspark
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
+from structlog.testing import capture_logs
 
 import hatch_build
 from penstock.lake.delta import shape_table as table_module
@@ -24,7 +25,7 @@ from penstock.lake.delta.shape_table import ShapeTable
 from penstock.lake.errors import StorageFailed, TableConflict
 from penstock.lake.fold.apply import NetChanges
 from penstock.lake.spark.jars import cache_directory, jar_paths
-from penstock.lake.spark.log_store import EXPECTED_VERSION, log_store_jar
+from penstock.lake.spark.log_store import EXPECTED_VERSION, log_store_jar, say_whole_listing
 from penstock.lake.spark.spark_session import shape_session
 from tests.spark.batches import KEY, Change, contents, net, table_frame
 from tests.spark.conftest import Started
@@ -64,6 +65,10 @@ class Store:
     def listed(self, start: str) -> list[str]:
         """The names of these files."""
         return [status.getPath().getName() for status in self.statuses(start)]
+
+    def whole_listing(self) -> str:
+        """Why a listing was of the whole log."""
+        return str(self._jvm.penstock.S3LogStore.wholeListing())
 
     def files(self) -> dict[str, str]:
         return {path.name: path.read_text() for path in self.log.iterdir()}
@@ -316,3 +321,17 @@ def test_the_store_for_s3_lists_what_it_can_not_start_at(started: Started, tmp_p
     for version in range(3):
         (store.log / f"{version:020}.json").touch()
     assert store.listed(f"{1:020}.") == [f"{1:020}.json", f"{2:020}.json"]
+    assert "org/apache/hadoop/fs/s3a/" in store.whole_listing()
+
+
+def test_that_it_can_not_is_said_once() -> None:
+    say_whole_listing.cache_clear()
+    with capture_logs() as logs:
+        for reason in (None, "no such method", None, "no such method"):
+            say_whole_listing(reason)
+    (said,) = logs
+    assert (said["event"], said["log_level"], said["detail"]) == (
+        "whole_log_listed",
+        "warning",
+        "no such method",
+    )

@@ -56,5 +56,25 @@ def test_a_leaderships_jobs_are_cancelled_and_nobody_elses(started: Started, job
     assert spark.range(3).count() == 3
 
 
+def test_a_shapes_jobs_are_cancelled_and_no_other_shapes(started: Started, jobs: ShapeJobs) -> None:
+    spark, begun = started.spark, threading.Barrier(3)
+
+    def endless(shape: Shape) -> None:
+        jobs.state(shape)
+        begun.wait(60)
+        _spin(spark)
+
+    with ThreadPoolExecutor(2) as threads:
+        orders, lines = threads.submit(endless, ORDERS), threads.submit(endless, LINES)
+        begun.wait(60)
+        while not orders.done():
+            jobs.cancel_of(ORDERS)
+        with pytest.raises((PySparkException, Py4JError), match="cancelled"):
+            orders.result()
+        assert not lines.done()
+        while not lines.done():
+            jobs.cancel()
+
+
 def _spin(spark: SparkSession) -> None:
     spark.range(10**15).selectExpr("sum(hash(id))").collect()

@@ -21,10 +21,12 @@ from penstock.lake.delta.shape_table import ShapeTable
 from penstock.lake.jobs.shape_jobs import SparkJobs
 from penstock.lake.ports import JobDone
 from penstock.model.shape import Shape
+from penstock.shapes import leadership
 from penstock.shapes.feed.ledger import Ledger
 from penstock.shapes.flushing import cut, work
-from tests.servers.shapes_fixtures import RunOnce, Serve
+from tests.servers.shapes_fixtures import RunOnce, Serve, Started
 from tests.servers.shapes_site import ShapesSite, shape_lines
+from tests.servers.tcp_proxy import TcpProxy
 
 LONG = 120.0
 MIB = 2**20
@@ -189,6 +191,32 @@ def assert_upkeep_takes_no_place_of_a_flush(site: ShapesSite, gate: Gate) -> Non
             site.sql(f"INSERT INTO free VALUES ({id_}, 'v')")
             equal(site, "free")
     equal(site, "held")
+
+
+@pytest.mark.timeout(600)
+def test_a_copy_of_which_nobody_takes_the_rows_begins_again(
+    site: ShapesSite, serve: Serve, started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line to Spark's workers stands still, and neither end of it notices."""
+    monkeypatch.setattr(leadership, "LEAST_PATIENCE_S", 5.0)
+    site.sql("INSERT INTO held SELECT g, repeat(md5(g::text), 40) FROM generate_series(1, 40000) g")
+    with capture_logs() as said, TcpProxy("127.0.0.1", site.postgres.port) as line:
+
+        def story() -> None:
+            for shape in ("held", "free"):
+                waited_for(site, said, "snapshot_done", shape)
+            for name, value in (("PGHOST", "127.0.0.1"), ("PGPORT", str(line.port))):
+                monkeypatch.setitem(started.spark.sparkContext.environment, name, value)
+            line.freeze_after = MIB
+            site.sql("ALTER TABLE held RENAME TO away; ALTER TABLE away RENAME TO held")
+            hangs = waited_for(site, said, "snapshot_hangs", "held")["detail"]
+            assert hangs.startswith("nobody has taken a row of its copy for 5 s")
+            assert waited_for(site, said, "snapshot_failed", "held")["detail"] == f"shape held: {hangs}"
+            line.thaw()
+            waited_for(site, said, "snapshot_done", "held", count=2)
+            equal(site, "held", "free")
+
+        serve(site, story, STALL_S="0.5")
 
 
 @pytest.mark.long

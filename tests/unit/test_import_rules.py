@@ -143,7 +143,12 @@ BESIDE_THE_PATH = {
         "lake/jobs/difference.py",
         "shapes/following/",
     ),
-    "a snapshot": ("postgres/snapshot/", "lake/jobs/snapshot_source.py", "shapes/flushing/cut.py"),
+    "a snapshot": (
+        "postgres/snapshot/",
+        "lake/jobs/snapshot_source.py",
+        "shapes/flushing/cut.py",
+        "shapes/flushing/copy_watch.py",
+    ),
 }
 """Files that docs/architecture.md doesn't count where it follows an INSERT."""
 NOT_FOR_CAPTURE = ("pyspark", "moto", "rich")

@@ -268,6 +268,9 @@ class ShapeJobs(Protocol):
     def cancel(self) -> None:
         """End what runs; those who wait for it get an error."""
 
+    def cancel_of(self, shape: Shape) -> None:
+        """End what runs of this shape alone; who waits for it gets an error."""
+
 
 class VerifyJobs(Protocol):
     """All calls block while Spark works: each runs in a thread. One at a time for a shape."""

@@ -27,6 +27,8 @@ from penstock.postgres.leader.watchdog import Watchdog
 from penstock.postgres.timeline import ServerIdentity
 from penstock.settings.services import ShapesSettings
 from penstock.shapes.ending import Ending, flush_everything
+from penstock.shapes.flushing.complaints import LONG_JOB
+from penstock.shapes.flushing.copy_watch import LEAST_PATIENCE_S
 from penstock.shapes.flushing.job_runner import JobThreads
 from penstock.shapes.flushing.workplace import Database, Workplace
 from penstock.shapes.pace.flush_plan import FlushLimits
@@ -180,7 +182,8 @@ class ShapesLeadership(ABC):
 
     def _workplace(self, jobs: ShapeJobs) -> Workplace:
         limits = FlushLimits(flushes=self._settings.change_log.max_flushes)
-        return Workplace(jobs, self._threads, limits, self._metrics.count_quarantined)
+        patience_s = max(LONG_JOB * self._settings.change_log.stall_s, LEAST_PATIENCE_S)
+        return Workplace(jobs, self._threads, limits, self._metrics.count_quarantined, patience_s)
 
     @property
     def _database(self) -> Database:

@@ -1,24 +1,24 @@
 """A table's Delta log, as Delta's own Java reads it, and how it is kept short.
 
-Delta cleans its log once a day, behind the checkpoint of a flush that then lists all of it; and it writes two
-small files beside each commit that nobody reads once there is a newer one. So upkeep does both: `shorten`.
+Delta cleans its log once a day, behind the checkpoint of a flush that then lists all of it; and the checksums
+that it writes beside each commit stay as long as that. So upkeep does both: `shorten`.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import re
-from contextlib import suppress
-from pathlib import Path
-from typing import Any, Final
-from urllib.parse import urlsplit
+from typing import Any
 
+import structlog
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-# Delta's checksum of a version, and Hadoop's of that file.
-_CHECKSUM: Final = re.compile(r"\.?([0-9]{20})\.crc(?:\.crc)?")
+from penstock.lake.delta import version_checksums
+from penstock.lake.delta.log_files import S3
+from penstock.lake.errors import StorageFailed
+from penstock.lake.spark.log_store import say_whole_listing
+
+_logger = structlog.get_logger()
 
 Actions = list[dict[str, Any]]
 """What a commit does, as the log has it."""
@@ -30,12 +30,17 @@ class DeltaLog:
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._spark = spark
         self._path = path
+        self._checksums_since = 0
+        """Versions below have none any more."""
 
     def snapshot(self) -> Any:
         """The table's newest state, as Delta has it; its version is -1 if there is no table."""
         log = self._log()
         nothing = _none(log)
-        return log.update(False, nothing, nothing)
+        newest = log.update(False, nothing, nothing)
+        if self._is_in_bucket:
+            say_whole_listing(self._jvm.penstock.S3LogStore.wholeListing())
+        return newest
 
     def version(self) -> int:
         """The table's newest version; -1 if there is no table."""
@@ -75,9 +80,25 @@ class DeltaLog:
         log, snapshot = self._log(), self.snapshot()
         minute = self._jvm.org.apache.spark.sql.delta.TruncationGranularity.MINUTE()
         log.cleanUpExpiredLogs(snapshot, _none(log), _none(log), minute)
-        if not urlsplit(self._path).scheme:
-            last = int(snapshot.logSegment().checkpointProvider().version())
-            _delete_checksums(Path(self._path, "_delta_log"), last)
+        self._delete_checksums(int(snapshot.logSegment().checkpointProvider().version()))
+
+    def _delete_checksums(self, below: int) -> None:
+        if not self._is_in_bucket:
+            version_checksums.delete_from_directory(self._path, below)
+            return
+        # A table that was put in this one's place begins at 0 again.
+        since = self._checksums_since if self._checksums_since <= below else 0
+        try:
+            version_checksums.delete_from_bucket(self._path, since, below)
+        except StorageFailed as error:
+            # They take room and harm nobody: the rest of upkeep counts as done.
+            _logger.warning("checksums_left", table=self._path, detail=str(error))
+        else:
+            self._checksums_since = max(below, 0)
+
+    @property
+    def _is_in_bucket(self) -> bool:
+        return self._path.startswith(S3)
 
     @property
     def _jvm(self) -> Any:
@@ -93,14 +114,6 @@ def delta_log_of(spark: SparkSession, path: str) -> Any:
     # Some of Delta's code asks the thread for its session, and threads of ours have none.
     jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
     return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
-
-
-def _delete_checksums(directory: Path, below: int) -> None:
-    for name in os.listdir(directory):
-        found = _CHECKSUM.fullmatch(name)
-        if found is not None and int(found[1]) < below:
-            with suppress(FileNotFoundError):
-                (directory / name).unlink()
 
 
 def _none(log: Any) -> Any:

@@ -1,6 +1,7 @@
 """How far a Delta table is, read from the files of its log: no Spark and no Java.
 
-It is for those who look at a table from outside. What a service builds on is read by Delta itself.
+It is for those who look at a table from outside. What a service builds on is read by Delta itself; of this it
+uses only what deletes files from a bucket.
 """
 
 from __future__ import annotations
@@ -8,7 +9,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -24,7 +26,8 @@ _COMMIT: Final = re.compile(r"([0-9]{20})\.json")
 _LAST_CHECKPOINT: Final = "_last_checkpoint"
 _CONFIG: Final = Config(connect_timeout=10, read_timeout=10, retries={"mode": "standard"})
 _ABSENT: Final = ("NoSuchKey", "404")
-_S3: Final = "s3a://"
+S3: Final = "s3a://"
+_MOST_DELETED: Final = 1000
 
 
 class LogFiles(Protocol):
@@ -39,7 +42,7 @@ class LogFiles(Protocol):
 
 def read_version(table: str, app_id: AppId) -> TableVersion:
     """The newest version of the table at a path or an `s3a://` URL. Blocks; StorageFailed."""
-    files: LogFiles = S3LogFiles(table) if table.startswith(_S3) else DirectoryLogFiles(Path(table))
+    files: LogFiles = S3LogFiles(table) if table.startswith(S3) else DirectoryLogFiles(Path(table))
     return newest_version(files, app_id, table)
 
 
@@ -102,7 +105,7 @@ class S3LogFiles:
 
     def __init__(self, table: str) -> None:
         self._place = f"{table}/_delta_log"
-        self._bucket, _, key = self._place.removeprefix(_S3).partition("/")
+        self._bucket, _, key = self._place.removeprefix(S3).partition("/")
         self._prefix = f"{key}/"
         self._client = botocore.session.get_session().create_client("s3", config=_CONFIG)
 
@@ -110,14 +113,39 @@ class S3LogFiles:
         """See LogFiles."""
         last = self.read(_LAST_CHECKPOINT)
         since = 0 if last is None else int(json.loads(last)["version"])
+        return [key.removeprefix(self._prefix) for key in self._keys(since)]
+
+    def _keys(self, since: int) -> Iterator[str]:
         pages = self._client.get_paginator("list_objects_v2").paginate(
             Bucket=self._bucket, Prefix=self._prefix, StartAfter=f"{self._prefix}{since:020d}"
         )
         try:
-            keys = [each["Key"] for page in pages for each in page.get("Contents", ())]
+            for page in pages:
+                yield from (each["Key"] for each in page.get("Contents", ()))
         except (ClientError, BotoCoreError) as error:
             raise self._trouble(error) from error
-        return [key.removeprefix(self._prefix) for key in keys]
+
+    def names_between(self, since: int, below: int) -> Iterator[str]:
+        """The names of the files of the versions from `since` to before `below`, as they are listed."""
+        end = f"{self._prefix}{below:020d}"
+        for key in self._keys(since):
+            if key >= end:
+                return
+            yield key.removeprefix(self._prefix)
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete these files, as many with one request as S3 takes."""
+        left = iter(names)
+        while some := list(islice(left, _MOST_DELETED)):
+            objects = [{"Key": f"{self._prefix}{name}"} for name in some]
+            try:
+                done = self._client.delete_objects(
+                    Bucket=self._bucket, Delete={"Objects": objects, "Quiet": True}
+                )
+            except (ClientError, BotoCoreError) as error:
+                raise self._trouble(error, "delete from") from error
+            for refused in done.get("Errors", ()):
+                raise self._trouble(f"{refused.get('Code')}: {refused.get('Message')}", "delete from")
 
     def read(self, name: str) -> bytes | None:
         """See LogFiles."""
@@ -132,8 +160,8 @@ class S3LogFiles:
             raise self._trouble(error) from error
         return content
 
-    def _trouble(self, error: ClientError | BotoCoreError) -> StorageFailed:
-        return StorageFailed(f"can't read {self._place}: {error}")
+    def _trouble(self, error: Exception | str, what: str = "read") -> StorageFailed:
+        return StorageFailed(f"can't {what} {self._place}: {error}")
 
 
 def _checksum_transactions(content: bytes | None) -> Sequence[dict[str, Any]] | None:

@@ -121,20 +121,32 @@ class SparkJobs:
         if java_exit_code() is None:
             self._spark.sparkContext.cancelJobGroup(self._group)
 
+    def cancel_of(self, shape: Shape) -> None:
+        """See ShapeJobs."""
+        if java_exit_code() is None:
+            self._spark.sparkContext.cancelJobsWithTag(tag_of(self._group, shape))
+
     def _working(self, shape: Shape, what: str) -> AbstractContextManager[None]:
         return working(self._spark, self._group, shape, what)
+
+
+def tag_of(group: str, shape: Shape) -> str:
+    """By which Spark knows a shape's jobs among those of a leadership."""
+    return f"{group}-{shape.name}"
 
 
 @contextmanager
 def working(spark: SparkSession, group: str, shape: Shape, what: str) -> Iterator[None]:
     """Spark jobs inside are of this group and of the shape's pool; what they raise is what the port says.
 
-    Group and pool belong to the thread, and threads take turns with shapes.
+    Group, tag and pool belong to the thread, and threads take turns with shapes.
     """
     context = spark.sparkContext
     with noticing_the_end():
         context.setJobGroup(group, f"{what} {shape.name}")
         context.setLocalProperty("spark.scheduler.pool", shape.name)
+        context.clearJobTags()
+        context.addJobTag(tag_of(group, shape))
         try:
             yield
         except LayoutChanged as error:

@@ -38,6 +38,7 @@ from penstock.postgres.connection import (
 )
 from penstock.postgres.slot.state import translate
 from penstock.postgres.snapshot.content import Content
+from penstock.postgres.snapshot.copying import mark
 
 PART_BYTES: Final = 16 << 20
 """About the size of a part, its long values included: it takes a quarter of a second to copy, and a session
@@ -226,7 +227,8 @@ def copy_part(
             connection.execute(statement)
         connection.execute(_lock(part.relation))
         _judged(part.relation, connection.execute(_LOOK, part.relation).fetchone())
-        yield from _chunks(connection.pgconn, _copy(columns, part).as_bytes(connection))
+        copy = mark(snapshot_name).encode() + _copy(columns, part).as_bytes(connection)
+        yield from _chunks(connection.pgconn, copy)
         connection.execute("COMMIT")
     except psycopg.Error as error:
         raise _meaning(error, str(part.relation)) from None

@@ -58,6 +58,8 @@ class Collected(NamedTuple):
     """Index of the first frame that was not taken."""
     unknown: Relation | None = None
     """Ask the catalog for this relation and call `learn` before going on."""
+    is_truncate: bool = False
+    """Whether that is for a TRUNCATE: then `pass_truncates` if the catalog has none of that name now."""
 
 
 class Collector:
@@ -77,6 +79,9 @@ class Collector:
        shape can follow it. A change of a relation without a route that looks like a partition's, and every
        TRUNCATE, stops `take` until `learn` brings the catalog's answer; any other is nobody's. That may
        be wrong (a table renamed and back, one whose root is altered in that moment), which rule 8 finds.
+       A TRUNCATE tells no columns, and what it empties may have been copied since the last look. But a
+       relation that the catalog doesn't have now is gone, or was never seen by a copy: there is nothing to
+       wait for. `pass_truncates` tells so, of the frames that were read before the catalog was asked.
     3. A change is appended, under its own relation, if a shape that follows it still needs the transaction.
        Exactly those shapes are touched.
     4. A change whose relation can't be read is a ProtocolViolation: it might be anybody's. One that names a
@@ -147,6 +152,9 @@ class Collector:
             for table, names in self._tables.followers.items()
         }
         """Up to here, at least, each table had the partitions that its tree has."""
+        self._absent: set[Relation] = set()
+        """See `pass_truncates`."""
+        self._unknown_is_truncate = False
         self._is_needed = False
         self._whole = BEFORE_ALL
         """Where the open transaction ends."""
@@ -192,9 +200,10 @@ class Collector:
     def take(self, frames: Sequence[memoryview], start: int, *, pause: bool = False) -> Collected:
         """Take frames from index `start` on, as many as possible; with `pause`, to the transaction's end."""
         self._steps, self._unknown, self._pauses = [], None, pause
+        self._unknown_is_truncate = False
         self.room = 0 if pause and not self._walk.in_transaction else 1
         next_frame = self._walk.take(frames, start, self)
-        return Collected(self._steps, next_frame, self._unknown)
+        return Collected(self._steps, next_frame, self._unknown, self._unknown_is_truncate)
 
     def learn(self, relation: Relation, found: Found | None) -> list[SnapshotAgain]:
         """The catalog's answer for the relation that was asked for; None: it has none of that name."""
@@ -206,6 +215,17 @@ class Collector:
         self._doubts.follow(relation, self._whole.tx_offset)
         reasons = dict.fromkeys(parents, f"{relation} was attached, with what it held")
         return self._tables.again(reasons if found.attached else {})
+
+    def pass_truncates(self, relation: Relation) -> None:
+        """The catalog has none of that name: until `read_more`, its TRUNCATEs have emptied nothing of ours.
+
+        Any other change of it is asked for: its table may be about to be visible.
+        """
+        self._absent.add(relation)
+
+    def read_more(self) -> None:
+        """The next frames may be younger than any answer of the catalog."""
+        self._absent.clear()
 
     def knows(self, relation: Relation) -> bool:
         """Whether `learn` has been told of it, or it needs no telling."""
@@ -377,8 +397,12 @@ class Collector:
         relation = self._relation(change)
         tables = self._routes.known.get(relation)
         if tables is None:
+            is_truncate = change.action is Action.TRUNCATE
+            if is_truncate and relation in self._absent:
+                self._doubts.take(relation, change.payload)
+                return True
             if self._routes.may_be_partition(change):
-                self._unknown = relation
+                self._unknown, self._unknown_is_truncate = relation, is_truncate
                 return False
             tables = self._routes.known[relation] = frozenset()
         appended = self._appended.get(relation)

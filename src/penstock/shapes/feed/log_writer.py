@@ -59,6 +59,7 @@ class LogWriter:
         collector, log = self._ledger.collector, self._ledger.log
         while True:
             frames = await self._source.read()
+            collector.read_more()
             # Before the commits of those changes are taken.
             await self._mend_left_out()
             start = 0
@@ -76,12 +77,15 @@ class LogWriter:
                 if log.write_due:
                     await asyncio.to_thread(log.write)
                 if taken.unknown is not None:
-                    await self._learn(taken.unknown)
+                    await self._learn(taken.unknown, is_truncate=taken.is_truncate)
                 elif start < len(frames):
                     await self._wait_for_room()
 
-    async def _learn(self, relation: Relation) -> None:
+    async def _learn(self, relation: Relation, *, is_truncate: bool = False) -> None:
         found = await self._look_up(relation)
+        if found is None and is_truncate:
+            self._ledger.collector.pass_truncates(relation)
+            return
         if found is None and time.monotonic() >= self._wait_again_at:
             # A commit may be streamed a moment before it is visible to others.
             deadline = time.monotonic() + _PATIENCE_S

@@ -27,7 +27,8 @@ def complaints(
     """A sentence for each shape: those that are stalled, and the one that keeps a full log from emptying.
 
     One of those that are being `copied` is named at half of the log's bound already. A copy moves only at its
-    end, and a long one can't be told from one that hangs, so nobody but the operator can give it up.
+    end, and a long one can't be told from one that hangs, but for one whose rows nobody takes (`copy_watch`):
+    any other only the operator can give up.
 
     `behind` are all shapes that are behind, the one that holds the slot first. It is left in peace for
     `stall_s`: one large transaction fills the log too, and is flushed.

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
@@ -27,6 +28,7 @@ from penstock.shapes.definition.table_rules import table_problems
 from penstock.shapes.feed.books import ShapeBooks
 from penstock.shapes.feed.collector import Collector
 from penstock.shapes.feed.resnapshots import Resnapshots
+from penstock.shapes.flushing.copy_watch import CopyWatch
 from penstock.shapes.flushing.cut import CopyCuts
 from penstock.shapes.flushing.workplace import Database, Workplace
 from penstock.shapes.following.departures import Departure
@@ -82,6 +84,7 @@ class Work:
         self._keeper = keeper
         self._catalog = database.catalog
         self._cuts = CopyCuts(ledger, database.parameters, database.catalog.slot_plugin)
+        self._copies = CopyWatch(database.parameters, workplace.copy_patience_s)
         self._facts = dict(facts)
         self._resnapshots = resnapshots
         self._source = source
@@ -251,8 +254,15 @@ class Work:
             self.copying.add(shape.name)
             await self._note_copy(shape.name, Copy(exported.cut_lsn, facts))
             fault_points.reached(fault_points.SNAPSHOT_COPYING)
-            done = await self._threads.run(
-                self._jobs.snapshot, shape, facts, parts, exported.name, exported.cut_lsn - 1
+            done = await self._copies.run(
+                shape.name,
+                exported.name,
+                partial(
+                    self._threads.run,
+                    self._jobs.snapshot,
+                    *(shape, facts, parts, exported.name, exported.cut_lsn - 1),
+                ),
+                cancel=partial(self._jobs.cancel_of, shape),
             )
         fault_points.reached(fault_points.SNAPSHOT_COMMITTED)
         self.rows[shape.name] += done.rows

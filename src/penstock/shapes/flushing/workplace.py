@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from penstock.lake.ports import ShapeJobs
 from penstock.postgres.catalog.table_catalog import ShapeCatalog
+from penstock.shapes.flushing.copy_watch import LEAST_PATIENCE_S
 from penstock.shapes.flushing.job_runner import JobThreads
 from penstock.shapes.pace.flush_plan import FlushLimits
 
@@ -18,6 +19,8 @@ class Workplace(NamedTuple):
     threads: JobThreads
     limits: FlushLimits
     count_quarantined: Callable[[int], None]
+    copy_patience_s: float = LEAST_PATIENCE_S
+    """How long a copy may stand still."""
 
 
 class Database(NamedTuple):

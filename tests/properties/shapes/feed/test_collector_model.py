@@ -129,7 +129,7 @@ def collect(collector: Collector, frames: Sequence[bytes], sizes: Iterator[int])
         steps += taken.steps
         place += taken.next_frame
         if taken.unknown is not None:
-            assert collector.take(piece, taken.next_frame) == ([], taken.next_frame, taken.unknown)
+            assert collector.take(piece, taken.next_frame) == taken._replace(steps=[])
             assert collector.learn(taken.unknown, CATALOG[taken.unknown]) == []
     return steps
 

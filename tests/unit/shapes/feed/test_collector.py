@@ -141,9 +141,9 @@ def test_an_unknown_relation_is_asked_for_before_its_transaction_is_judged() -> 
     frames = transaction(100, change(ORDERS), change(JUNE))
 
     taken = take(some, frames)
-    assert taken == ([Append(ORDERS, 100, 0, payload(ORDERS))], 2, JUNE)
+    assert taken == Collected([Append(ORDERS, 100, 0, payload(ORDERS))], 2, JUNE)
     assert some.in_transaction
-    assert take(some, frames, 2) == ([], 2, JUNE), "without an answer it blocks"
+    assert take(some, frames, 2) == Collected([], 2, JUNE), "without an answer it blocks"
     assert some.learn(JUNE, Found((EVENTS,))) == []
     assert take(some, frames, 2).steps == [
         Append(JUNE, 100, 2, payload(JUNE)),
@@ -521,7 +521,7 @@ def test_a_keepalive_counts_between_transactions_only() -> None:
 def test_pausing_waits_for_the_end_of_the_transaction() -> None:
     some = collector()
     frames = [*transaction(100, change(ORDERS), change(ORDERS)), *transaction(200, change(ORDERS))]
-    assert take(some, frames, pause=True) == ([], 0, None)
+    assert take(some, frames, pause=True) == Collected([], 0)
     take(some, frames[:2])
     assert take(some, frames, 2, pause=True).next_frame == 4
     assert not some.in_transaction

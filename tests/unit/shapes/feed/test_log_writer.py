@@ -137,15 +137,25 @@ class Site:
 
 def frames(tables: Sequence[Relation], columns: Sequence[str] = COLUMNS) -> list[bytes]:
     """A transaction of one row for each table."""
-    found = []
+    return [
+        frame for number, table in enumerate(tables, 1) for frame in transaction(number, row(table, columns))
+    ]
+
+
+def transaction(number: int, *changes: str) -> list[bytes]:
+    ends = f'"lsn":"{format_lsn(1000 * number)}","nextlsn":"{format_lsn(1000 * number + 50)}"'
+    texts = (f'{{"action":"B",{ends}}}', *changes, f'{{"action":"C",{ends}}}')
+    return [struct.pack("!cqqq", b"w", 0, 0, 0) + text.encode() for text in texts]
+
+
+def row(table: Relation, columns: Sequence[str] = COLUMNS) -> str:
     pairs = [each.split() for each in columns]
     cells = ",".join(f'{{"name":"{name}","type":"{kind}","value":1}}' for name, kind in pairs)
-    for number, table in enumerate(tables, start=1):
-        ends = f'"lsn":"{format_lsn(1000 * number)}","nextlsn":"{format_lsn(1000 * number + 50)}"'
-        row = f'"schema":"{table.schema}","table":"{table.table}","columns":[{cells}]'
-        texts = (f'{{"action":"B",{ends}}}', f'{{"action":"I",{row}}}', f'{{"action":"C",{ends}}}')
-        found += [struct.pack("!cqqq", b"w", 0, 0, 0) + text.encode() for text in texts]
-    return found
+    return f'{{"action":"I","schema":"{table.schema}","table":"{table.table}","columns":[{cells}]}}'
+
+
+def truncate(table: Relation) -> str:
+    return f'{{"action":"T","schema":"{table.schema}","table":"{table.table}"}}'
 
 
 SHORT_LIVED = [Relation("public", f"short_{number}") for number in range(20)]
@@ -169,6 +179,48 @@ async def test_a_partition_that_is_not_visible_yet_is_waited_for(tmp_path: Path)
     await site.read_all()
     assert site.asked == [june] * 3
     assert site.ledger.changes == 1
+
+
+@pytest.mark.parametrize(("at_once", "asks"), [(None, 1), (1, 2)])
+async def test_a_truncate_of_a_table_that_is_gone_is_asked_for_and_not_waited_for(
+    tmp_path: Path, at_once: int | None, asks: int
+) -> None:
+    """Once for all that were read together."""
+    changes = [truncate(table) for table in SHORT_LIVED * 2]
+    sent = [frame for number, each in enumerate(changes, 1) for frame in transaction(number, each)]
+    site = Site(tmp_path, sent, {}, at_once=at_once)
+    await site.read_all()
+    assert site.asked == SHORT_LIVED * asks
+    assert (site.again, site.ledger.transactions, site.ledger.changes) == ([], 40, 0)
+
+
+async def test_a_truncate_that_comes_after_the_answer_is_asked_for_again(tmp_path: Path) -> None:
+    """By then there may be a table of that name, and a copy of what it holds."""
+    june = Relation("public", "june")
+    sent = [*transaction(1, truncate(june)), *transaction(2, truncate(june))]
+    site = Site(tmp_path, sent, {june: [None, Found((EVENTS,))]}, at_once=3)
+    await site.read_all()
+    assert site.asked == [june] * 2
+    (again,) = site.again
+    assert again.reason == "public.june, a partition of public.events, was truncated alone"
+
+
+async def test_a_truncate_of_a_table_that_nobody_follows_is_asked_for_once(tmp_path: Path) -> None:
+    other = Relation("public", "other")
+    sent = [frame for number in range(1, 21) for frame in transaction(number, truncate(other))]
+    site = Site(tmp_path, sent, {other: [Found(())]}, at_once=1)
+    await site.read_all()
+    assert (site.asked, site.again) == ([other], [])
+
+
+async def test_rows_behind_a_truncate_of_a_partition_that_is_not_visible_yet(tmp_path: Path) -> None:
+    """In one transaction: a partition is made, truncated and loaded."""
+    june = Relation("public", "june")
+    sent = transaction(1, truncate(june), row(june), row(june))
+    site = Site(tmp_path, sent, {june: [None, None, Found((EVENTS,))]})
+    await site.read_all()
+    assert site.asked == [june] * 3
+    assert (site.again, site.ledger.changes) == ([], 2)
 
 
 async def test_everybody_is_woken_for_each_run_of_commits(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ from penstock.shapes.feed.collector import Append, Collector, Committed
 from penstock.shapes.feed.ledger import Ledger
 from penstock.shapes.feed.resnapshots import Resnapshots
 from penstock.shapes.flushing import cut, work
+from penstock.shapes.flushing.copy_watch import CopyHangs, CopyWatch
 from penstock.shapes.flushing.job_runner import JobThreads
 from penstock.shapes.flushing.work import ChangeSource, ShapeStopped, Work
 from penstock.shapes.flushing.workplace import Database, Workplace
@@ -67,6 +68,9 @@ class FakeJobs:
         self.deleted: list[Bounds] = []
         self.foreign_news: str | None = None
         self.looks = 0
+        self.hangs = False
+        self.may_end = threading.Event()
+        self.cancelled: str | None = None
 
     def foreign(self, _shape: Shape) -> str | None:
         self.looks += 1
@@ -89,7 +93,14 @@ class FakeJobs:
     def snapshot(
         self, _shape: Shape, _facts: TableFacts, _parts: object, _snapshot: str, tx_offset: int
     ) -> JobDone:
+        if self.hangs:
+            assert self.may_end.wait(30)
+            raise PenstockError("cancelled")
         return JobDone(tx_offset, 1)
+
+    def cancel_of(self, shape: Shape) -> None:
+        self.cancelled = shape.name
+        self.may_end.set()
 
 
 class FakeKeeper:
@@ -632,3 +643,29 @@ async def test_a_log_that_only_this_process_sees_fails_the_flush_alone(desk: Des
         segment.write_bytes(b"damaged")
     with pytest.raises(SegmentUnreadable):
         await desk.work.flush("a")
+
+
+async def test_a_copy_that_stands_still_is_cancelled_and_fails(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def facts(_shape: Shape) -> TableFacts:
+        return FACTS
+
+    async def stands_still(_self: object, snapshot_name: str) -> None:
+        assert snapshot_name == FakeSnapshot.name
+
+    monkeypatch.setattr(cut, "export_snapshot", exported)
+    monkeypatch.setattr(desk.work, "_current_facts", facts)
+    monkeypatch.setattr(desk.work, "_refuse_problems", lambda *_: None)
+    monkeypatch.setattr(CopyWatch, "_stands_still", stands_still)
+    desk.jobs.hangs = True
+    await desk.work.flush("a")
+    await desk.need([SnapshotAgain("a", "for a test")])
+    desk.ledger.plan.start(time.monotonic())
+
+    with pytest.raises(CopyHangs):
+        await desk.work.snapshot("a")
+
+    assert desk.jobs.cancelled == "a"
+    assert desk.work.copying == set()
+    assert desk.keeper.settled == []

@@ -24,7 +24,7 @@ import org.apache.hadoop.fs.Path;
  * 1. A commit is one PUT with `If-None-Match: *`: whole, durable when `write` returns, and never over another.
  * 2. A MERGE or an append that was made from another version than its writer expects is refused, as in DurableLogStore.
  * 3. A listing starts at the name that is asked for (S3's `start-after`): a page has 1,000 names, and a day of
- *    commits has many.
+ *    commits has many. Where Delta or the client don't offer it, all is listed, and `wholeListing` says why.
  *
  * A PUT whose answer is lost is repeated by the client, and then finds its own commit there. That is reported like
  * another's: who reads the table afterwards sees that it has the offset already.
@@ -32,8 +32,15 @@ import org.apache.hadoop.fs.Path;
 public class S3LogStore extends HadoopFileSystemLogStore {
     private static final String ONLY_IF_ABSENT = "fs.option.create.conditional.overwrite";
 
+    private static volatile String wholeListing;
+
     public S3LogStore(Configuration hadoopConf) {
         super(hadoopConf);
+    }
+
+    /** Why the last listing that could not start at a name was of the whole log; null if there was none. */
+    public static String wholeListing() {
+        return wholeListing;
     }
 
     public void write(Path path, Iterator<String> actions, Boolean overwrite, Configuration hadoopConf)
@@ -84,7 +91,7 @@ public class S3LogStore extends HadoopFileSystemLogStore {
         return found.iterator();
     }
 
-    /** Delta's own use of `start-after`, by name: it can't be compiled against without the S3A client. */
+    /** Delta's own `start-after`; null if it can't be had. By name: the S3A client need not be there to compile. */
     private static FileStatus[] startingAt(FileSystem files, Path from) throws IOException {
         try {
             Class<?>[] kinds = new Class<?>[] {FileSystem.class, Path.class, Path.class};
@@ -95,12 +102,13 @@ public class S3LogStore extends HadoopFileSystemLogStore {
             if (failed.getCause() instanceof IOException) {
                 throw (IOException) failed.getCause();
             }
-            return null;
+            wholeListing = String.valueOf(failed.getCause());
         } catch (ReflectiveOperationException anotherDelta) {
-            return null;
+            wholeListing = anotherDelta.toString();
         } catch (LinkageError anotherClient) {
-            return null;
+            wholeListing = anotherClient.toString();
         }
+        return null;
     }
 
     /** Checkpoints, which Delta writes past us, need no renaming: an object appears whole. */
