@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
@@ -24,6 +24,7 @@ from penstock.lake.fold.apply import fold
 from penstock.lake.fold.survey import Survey, survey, survey_here
 from penstock.lake.jobs.changes import ShapeLayout, behind, changes_frame, decode_here, is_small, local_frame
 from penstock.lake.ports import ChangePart, LakeTable
+from penstock.lake.spark.session_settings import with_settings
 from penstock.lake.spark.spark_session import plain_errors
 
 _INTERPRETED_ROWS: Final = 100_000
@@ -107,17 +108,3 @@ def _changes(
             yield changes, survey(changes, layout.key, table.cuts(layout.key))
         finally:
             changes.unpersist()
-
-
-@contextmanager
-def with_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Settings for the operation inside."""
-    before = {name: str(spark.conf.get(name)) for name in settings}
-    for name, value in settings.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        # Unset, they would fall back to Spark's own defaults, and not to our session's.
-        for name, value in before.items():
-            spark.conf.set(name, value)
