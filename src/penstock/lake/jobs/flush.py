@@ -4,8 +4,8 @@
    changes nothing. If somebody else commits before we do, the changes are not what it lacks: TableConflict.
 2. The commit carries the offset `up_to`, and only an offset that was read back from the table is returned.
 3. Without anything new there is no commit. New columns of a quiet table are a commit of their own, which
-   leaves the offset as it is. So are new types (widening.py): they change no value, and a crash behind
-   that commit does no harm.
+   leaves the offset as it is. So are new types (widening.py, retype.py): they change no value, and a crash
+   behind that commit does no harm.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
+from penstock import fault_points
 from penstock.decoding.rows import Column
 from penstock.lake.fold.apply import fold
 from penstock.lake.fold.survey import Survey, survey, survey_here
@@ -63,7 +64,8 @@ def flush(
     `added` are columns of the layout that the table may not have yet, or has with fewer digits. Raises what
     the decoder, the log and the table raise; its rows have then not changed.
     """
-    table.widen(added)
+    if table.widen(added):
+        fault_points.reached(fault_points.COLUMNS_WIDENED)
     before = table.state_to_build_on()
     new = behind(ranges, before.offset)
     lacking = table.lacking(added)
