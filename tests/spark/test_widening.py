@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from structlog.testing import capture_logs
 
 from penstock.decoding.rows import Column
 from penstock.decoding.widening import TYPE_WIDENING, can_be_widened
@@ -84,6 +85,36 @@ def test_tables_that_may_be_widened_are_and_stay_what_they_were(
     assert types == {"id": "bigint", "s": "int", "v": "string"}
 
 
+@pytest.mark.timeout(600)
+def test_more_digits_need_neither_the_owner_nor_a_copy(
+    postgres: PrivatePostgres, database: str, tmp_path: Path, run_once: RunOnce
+) -> None:
+    """With a new column in the same ALTER. What Postgres rewrites is copied: any value may be another."""
+    site = ShapesSite(postgres, database, tmp_path)
+    site.sql(TABLES + "CREATE TABLE both_kinds (LIKE prices INCLUDING ALL);")
+    site.sql("ALTER TABLE both_kinds ADD n int; INSERT INTO both_kinds VALUES (1, 1.25, 'n1', 7)")
+    site.write_file(*[f'name = "{name}"\ntable = "public.{name}"' for name in ("prices", "both_kinds")])
+    assert run_once(site) == 0
+    site.sql(WIDER[0])
+    site.sql(
+        "ALTER TABLE prices ALTER amount TYPE numeric(12,2), ALTER id TYPE numeric(8,0), ADD n int DEFAULT 7"
+    )
+    site.sql("UPDATE prices SET amount = 9999999999.99 WHERE id = 2; DELETE FROM prices WHERE id = 3")
+    site.sql("INSERT INTO prices VALUES (12345678, -0.01, null, 8)")
+    site.sql("ALTER TABLE both_kinds ALTER amount TYPE numeric(12,2), ALTER n TYPE bigint USING n * 10")
+    site.sql("INSERT INTO both_kinds VALUES (2, 9999999999.99, 'n2', 9000000000)")
+
+    with capture_logs() as said:
+        assert run_once(site, STALL_S="60") == 0
+
+    for name in ("prices", "both_kinds"):
+        site.assert_equal(name, ("id", "amount", "note", "n"), f"SELECT id, amount, note, n FROM {name}")
+    assert operations(site.table("prices"))[1:] == ["CHANGE COLUMNS", "MERGE"]
+    assert {line["shape"] for line in said if line["event"] == "snapshot_done"} == {"both_kinds"}
+    (rewritten,) = [line for line in said if line["event"] == "table_rewritten"]
+    assert rewritten["columns"] == ["amount", "id"]
+
+
 class TestTable:
     """What a wider type does to a table, and what it doesn't."""
 
@@ -118,7 +149,7 @@ class TestTable:
         self, spark: SparkSession, table: ShapeTable, tmp_path: Path
     ) -> None:
         spark.sql(f"ALTER TABLE delta.`{table.path}` SET TBLPROPERTIES ('{TYPE_WIDENING}' = 'false')")
-        table.widen([Column("d", "numeric(12,2)")])
+        assert not table.widen([Column("d", "numeric(12,2)")]), "it has had types that Delta widened"
         rows = spark.createDataFrame([(1, Decimal("1.25"), 0.1)], "id bigint, d decimal(10,2), r float")
         assert merge_difference(table, rows, 200, ["id"]) is None
         assert operations(tmp_path / "table")[-1] == "SET TBLPROPERTIES"

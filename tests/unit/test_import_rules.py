@@ -137,6 +137,8 @@ BESIDE_THE_PATH = {
         "kinesis/write/undeliverable.py",
         "decoding/key_scan.py",
         "decoding/widening.py",
+        "lake/delta/retype.py",
+        "lake/delta/rewritable.py",
         "lake/fold/inheritance.py",
         "lake/jobs/shared.py",
         "lake/jobs/bounds.py",

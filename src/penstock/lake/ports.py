@@ -159,10 +159,17 @@ class LakeTable(Protocol):
         """Those of the columns that it doesn't have. TableAltered if it has one with another type."""
 
     def may_widen(self) -> bool:
-        """Whether columns can get wider types in place."""
+        """Whether columns can get wider types while its files stay."""
 
-    def widen(self, columns: Sequence[Column]) -> None:
-        """Give those of the columns that it has with fewer digits their types of now."""
+    def can_have_more_digits(self) -> bool:
+        """Whether columns can get more digits in place, in whatever way."""
+
+    def widen(self, columns: Sequence[Column]) -> bool:
+        """Give those of the columns that it has with fewer digits their types of now; whether any has.
+
+        A commit of its own, which changes no value and has no offset. If that one can't be made as things
+        are, nothing is done.
+        """
 
     def change_types(self, types: Mapping[str, str]) -> None:
         """Give columns wider types, in a commit that changes no value and has no offset."""

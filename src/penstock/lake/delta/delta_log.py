@@ -68,8 +68,15 @@ class DeltaLog:
 
     def properties(self) -> dict[str, str]:
         """The table's properties."""
-        metadata = json.loads(self.snapshot().metadata().json())["metaData"]
-        return dict(metadata["configuration"])
+        return dict(self.metadata()["configuration"])
+
+    def metadata(self) -> dict[str, Any]:
+        """The table's columns and properties, as the log has them."""
+        return dict(json.loads(self.snapshot().metadata().json())["metaData"])
+
+    def protocol(self) -> dict[str, Any]:
+        """What readers and writers of the table have to know, as the log has it."""
+        return dict(json.loads(self.snapshot().protocol().json())["protocol"])
 
     def shorten(self) -> None:
         """Delete commits older than the table's `delta.logRetentionDuration`, by Delta's own rules.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -86,7 +86,7 @@ def rewrite(
     transaction = log.startTransaction()
     nothing = getattr(log, "createDataFrame$default$4")()
     snapshot = transaction.snapshot()
-    files = snapshot.getSpecificFilesWithStats(_seq(jvm, [file.path for file in chosen]))
+    files = snapshot.getSpecificFilesWithStats(seq(jvm, [file.path for file in chosen]))
     if files.size() != len(chosen):
         return
     rows = DataFrame(log.createDataFrame(snapshot, files, False, nothing), spark)
@@ -94,13 +94,10 @@ def rewrite(
     keys = [column_of(name) for name in key]
     ordered = rows.coalesce(1) if count == 1 else rows.repartitionByRange(count, *keys)
     ordered = ordered.sortWithinPartitions(*keys)
-    written = transaction.writeFiles(ordered._jdf, nothing, True, _seq(jvm, []))
-    now_ms = int(time.time() * 1000)
-    actions = [files.apply(place).removeWithTimestamp(now_ms, False) for place in range(files.size())]
-    actions += [_rearranged(jvm, written.apply(place)) for place in range(written.size())]
+    written = transaction.writeFiles(ordered._jdf, nothing, True, seq(jvm, []))
     optimize = jvm.org.apache.spark.sql.delta.DeltaOperations.Optimize
-    operation = optimize(_seq(jvm, []), _seq(jvm, list(key)), False, nothing, False)
-    transaction.commit(_seq(jvm, actions), operation)
+    operation = optimize(seq(jvm, []), seq(jvm, list(key)), False, nothing, False)
+    transaction.commit(seq(jvm, replacing(jvm, files, written)), operation)
 
 
 def note_transaction(spark: SparkSession, path: str, name: str) -> int:
@@ -109,18 +106,27 @@ def note_transaction(spark: SparkSession, path: str, name: str) -> int:
     transaction = delta_log_of(spark, path).startTransaction()
     version = int(transaction.snapshot().version()) + 1
     note = {"txn": {"appId": name, "version": version, "lastUpdated": int(time.time() * 1000)}}
-    action = jvm.org.apache.spark.sql.delta.actions.Action.fromJson(json.dumps(note))
     operations = getattr(jvm.org.apache.spark.sql.delta, "DeltaOperations$ManualUpdate$")
-    transaction.commit(_seq(jvm, [action]), getattr(operations, "MODULE$"))
+    transaction.commit(seq(jvm, [action_from(jvm, note)]), getattr(operations, "MODULE$"))
     return version
 
 
-def _rearranged(jvm: Any, action: Any) -> Any:
-    """The same file, as one that brings nothing new."""
-    content = json.loads(action.json())
-    content["add"]["dataChange"] = False
+def replacing(jvm: Any, files: Any, written: Any) -> list[Any]:
+    """The actions that put files in the place of others and bring nothing new."""
+    now_ms = int(time.time() * 1000)
+    actions = [files.apply(place).removeWithTimestamp(now_ms, False) for place in range(files.size())]
+    for place in range(written.size()):
+        content = json.loads(written.apply(place).json())
+        content["add"]["dataChange"] = False
+        actions.append(action_from(jvm, content))
+    return actions
+
+
+def action_from(jvm: Any, content: Mapping[str, Any]) -> Any:
+    """An action of Delta's log, as Delta has it."""
     return jvm.org.apache.spark.sql.delta.actions.Action.fromJson(json.dumps(content))
 
 
-def _seq(jvm: Any, items: Sequence[Any]) -> Any:
+def seq(jvm: Any, items: Sequence[Any]) -> Any:
+    """A list, as Scala has it."""
     return jvm.PythonUtils.toSeq(list(items))

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from time import perf_counter
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -40,6 +41,8 @@ from penstock.lake.delta.data_files import DataFiles
 from penstock.lake.delta.delta_log import DeltaLog
 from penstock.lake.delta.foreign_commits import deleted_rows, harm, is_ours, read_version
 from penstock.lake.delta.rearrange import FILE_ROWS, rows_a_file
+from penstock.lake.delta.retype import retype
+from penstock.lake.delta.rewritable import is_rewritable
 from penstock.lake.delta.table_properties import CONSTRAINT, kept_properties, properties
 from penstock.lake.delta.upkeep import Upkeep
 from penstock.lake.errors import ForeignCommit, OffsetRefused, StorageFailed, TableAltered, TableConflict
@@ -234,18 +237,40 @@ class ShapeTable:
         with plain_errors(self._path):
             return self._log.properties().get(TYPE_WIDENING) == "true"
 
-    def widen(self, columns: Sequence[TableColumn]) -> None:
-        """Give those of the columns that the table has with fewer digits their types of now."""
+    def can_have_more_digits(self) -> bool:
+        """Whether columns can get more digits in place: by Delta, or by writing each file anew."""
+        with plain_errors(self._path):
+            return self.may_widen() or is_rewritable(self._log.protocol(), self._log.metadata())
+
+    def widen(self, columns: Sequence[TableColumn]) -> bool:
+        """Give those of the columns that the table has with fewer digits their types of now; whether any has.
+
+        A commit of its own, which changes no value and has no offset. ForeignCommit before every file is
+        written anew, if others have changed rows; TableConflict if they are faster.
+        """
         if not columns:
-            return
+            return False
         stored = {field.name: field.dataType.simpleString() for field in self.schema().fields}
         wider = {
             column.name: column.lake.spark
             for column in columns
             if column.name in stored and has_more_digits(column.lake.spark, stored[column.name])
         }
-        if wider and self.may_widen():
+        if not wider or not self.can_have_more_digits():
+            return False
+        if self.may_widen():
             self.change_types(wider)
+        else:
+            self._rewrite_as(wider)
+        return True
+
+    def _rewrite_as(self, types: Mapping[str, str]) -> None:
+        state = self._own_state(self.state_to_build_on())
+        begun = perf_counter()
+        with plain_conflicts(self._path):
+            files = retype(self._spark, self._path, types, state.version)
+        took_s = round(perf_counter() - begun, 1)
+        _logger.info("table_rewritten", table=self._path, columns=sorted(types), files=files, took_s=took_s)
 
     def change_types(self, types: Mapping[str, str]) -> None:
         """Give columns wider types, in a commit that changes no value and has no offset.

@@ -11,9 +11,9 @@ from pyspark.sql import functions as F
 from penstock.decoding.rows import Column as TableColumn
 from penstock.lake.fold.apply import missing_value
 from penstock.lake.jobs.changes import ShapeLayout
-from penstock.lake.jobs.flush import with_settings
 from penstock.lake.ports import LakeTable
 from penstock.lake.spark.names import column_of
+from penstock.lake.spark.session_settings import with_settings
 from penstock.postgres.catalog.partition_bounds import Bound, Bounds, End, ListBound
 
 

@@ -26,9 +26,10 @@ from penstock.decoding.rows import ABSENT, ACTION
 from penstock.decoding.widening import can_be_widened
 from penstock.lake.errors import ForeignCommit
 from penstock.lake.fold.apply import DELETE, UPSERT, NetChanges
-from penstock.lake.jobs.flush import settings_for, with_settings
+from penstock.lake.jobs.flush import settings_for
 from penstock.lake.ports import LakeTable
 from penstock.lake.spark.names import column_of
+from penstock.lake.spark.session_settings import with_settings
 from penstock.lake.spark.spark_session import plain_errors
 
 _log = structlog.get_logger()

@@ -4,13 +4,13 @@
    changes nothing. If somebody else commits before we do, the changes are not what it lacks: TableConflict.
 2. The commit carries the offset `up_to`, and only an offset that was read back from the table is returned.
 3. Without anything new there is no commit. New columns of a quiet table are a commit of their own, which
-   leaves the offset as it is. So are new types (widening.py): they change no value, and a crash behind
-   that commit does no harm.
+   leaves the offset as it is. So are new types (widening.py, retype.py): they change no value, and a crash
+   behind that commit does no harm.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
@@ -19,11 +19,13 @@ from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
+from penstock import fault_points
 from penstock.decoding.rows import Column
 from penstock.lake.fold.apply import fold
 from penstock.lake.fold.survey import Survey, survey, survey_here
 from penstock.lake.jobs.changes import ShapeLayout, behind, changes_frame, decode_here, is_small, local_frame
 from penstock.lake.ports import ChangePart, LakeTable
+from penstock.lake.spark.session_settings import with_settings
 from penstock.lake.spark.spark_session import plain_errors
 
 _INTERPRETED_ROWS: Final = 100_000
@@ -62,7 +64,8 @@ def flush(
     `added` are columns of the layout that the table may not have yet, or has with fewer digits. Raises what
     the decoder, the log and the table raise; its rows have then not changed.
     """
-    table.widen(added)
+    if table.widen(added):
+        fault_points.reached(fault_points.COLUMNS_WIDENED)
     before = table.state_to_build_on()
     new = behind(ranges, before.offset)
     lacking = table.lacking(added)
@@ -107,17 +110,3 @@ def _changes(
             yield changes, survey(changes, layout.key, table.cuts(layout.key))
         finally:
             changes.unpersist()
-
-
-@contextmanager
-def with_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Settings for the operation inside."""
-    before = {name: str(spark.conf.get(name)) for name in settings}
-    for name, value in settings.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        # Unset, they would fall back to Spark's own defaults, and not to our session's.
-        for name, value in before.items():
-            spark.conf.set(name, value)

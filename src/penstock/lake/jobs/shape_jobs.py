@@ -109,7 +109,7 @@ class SparkJobs:
     def may_widen(self, shape: Shape) -> bool:
         """See ShapeJobs."""
         with self._working(shape, "look"):
-            return self._tables[shape.name].may_widen()
+            return self._tables[shape.name].can_have_more_digits()
 
     def upkeep(self, shape: Shape) -> None:
         """See ShapeJobs."""
