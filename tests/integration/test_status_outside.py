@@ -62,11 +62,6 @@ def status(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], 
     return Command(monkeypatch, capsys, tmp_path)
 
 
-def wait_until_nobody_leads(status: Command, env: Mapping[str, str], *words: str) -> None:
-    """Postgres frees a lock when it notices that the session is gone: soon after, not at once."""
-    wait_until(lambda: "\n  leader   nobody" in status(env, *words)[1], "the lock is free")
-
-
 def test_a_capture(site: CaptureSite, status: Command) -> None:
     env = site.env()
     code, text, _ = status(env)
@@ -93,7 +88,7 @@ def test_a_capture(site: CaptureSite, status: Command) -> None:
         assert seen["outside"]["wal_status"] == "reserved"
 
     site.wait_until_free()
-    wait_until_nobody_leads(status, env)
+    wait_until(lambda: "\n  leader   nobody" in status(env)[1], "the lock is free, too")
     code, text, _ = status(env)
     assert (code, text.partition(" (")[0]) == (1, "not led, NOT READY")
     assert "\n  nobody leads: no process holds the slot's lock. Fix: start penstock capture\n" in text
@@ -163,7 +158,6 @@ def test_shapes_that_read_a_stream(
     with site.capture(KINESIS_MARKED_STREAM="true") as capture:
         capture.wait_for_log("streaming")
         serve(shapes, story, stream=url, **variables)
-        wait_until_nobody_leads(status, env, *words)
         code, text, _ = status(env, *words)
         assert code == 1, text
         assert source in text
@@ -192,7 +186,6 @@ def test_shapes(shapes_site: ShapesSite, run_once: RunOnce, status: Command) -> 
     assert "  shape    orders  awaits a snapshot: it is new\n" in status(env, *file)[1]
 
     assert run_once(site) == 0
-    wait_until_nobody_leads(status, env, *file)
     site.write_file(shape_lines("orders"), shape_lines("added", table="orders"))
 
     code, text, _ = status(env, *file)

@@ -22,7 +22,6 @@ class MarkPrefix:
 
     def __init__(self, history: History, by: str) -> None:
         self._history = history
-        self._timeline = history.timeline
         self._since = max(history.switch_points.values(), default=0)
         """Whatever begins at or behind it is of this timeline; which one comes before is seldom asked."""
         self._tail = b'","by":"%b",' % by.encode()
@@ -40,7 +39,8 @@ class MarkPrefix:
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
         if commit_lsn != self._commit_lsn:
-            timeline = self._timeline if commit_lsn >= self._since else self._history.of_record(commit_lsn)
+            history = self._history
+            timeline = history.timeline if commit_lsn >= self._since else history.of_record(commit_lsn)
             self._commit_lsn, self._head = commit_lsn, b'{"pos":"%08X.%016X.' % (timeline, commit_lsn)
         rest = self._small.get(op_offset) or self._rest(op_offset)
         return b"".join((self._head, rest, payload[1:]))

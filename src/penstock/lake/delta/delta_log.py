@@ -68,15 +68,7 @@ class DeltaLog:
 
     def properties(self) -> dict[str, str]:
         """The table's properties."""
-        return dict(self.metadata()["configuration"])
-
-    def metadata(self) -> dict[str, Any]:
-        """The table's columns and properties, as the log has them."""
-        return dict(json.loads(self.snapshot().metadata().json())["metaData"])
-
-    def protocol(self) -> dict[str, Any]:
-        """What readers and writers of the table have to know, as the log has it."""
-        return dict(json.loads(self.snapshot().protocol().json())["protocol"])
+        return dict(metadata_of(self.snapshot())["configuration"])
 
     def shorten(self) -> None:
         """Delete commits older than the table's `delta.logRetentionDuration`, by Delta's own rules.
@@ -121,6 +113,16 @@ def delta_log_of(spark: SparkSession, path: str) -> Any:
     # Some of Delta's code asks the thread for its session, and threads of ours have none.
     jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
     return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
+
+
+def metadata_of(snapshot: Any) -> dict[str, Any]:
+    """A table's columns and properties, as its log has them."""
+    return dict(json.loads(snapshot.metadata().json())["metaData"])
+
+
+def protocol_of(snapshot: Any) -> dict[str, Any]:
+    """What readers and writers of a table have to know, as its log has it."""
+    return dict(json.loads(snapshot.protocol().json())["protocol"])
 
 
 def _none(log: Any) -> Any:

@@ -13,13 +13,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.lake.delta.delta_log import delta_log_of
+from penstock.lake.delta.delta_log import delta_log_of, metadata_of, protocol_of
 from penstock.lake.delta.rearrange import action_from, replacing, seq
 from penstock.lake.delta.rewritable import is_rewritable, retyped
 from penstock.lake.errors import TableConflict
@@ -43,9 +42,9 @@ def retype(spark: SparkSession, path: str, types: Mapping[str, str], made_from: 
     log = delta_log_of(spark, path)
     transaction = log.startTransaction()
     snapshot = transaction.snapshot()
-    metadata = json.loads(snapshot.metadata().json())["metaData"]
+    metadata = metadata_of(snapshot)
     # Whoever asked whether it can be rewritten may have seen an older version than this one.
-    is_known = is_rewritable(json.loads(snapshot.protocol().json())["protocol"], metadata)
+    is_known = is_rewritable(protocol_of(snapshot), metadata)
     if int(snapshot.version()) != made_from or not is_known:
         raise TableConflict(f"{path} is not what version {made_from} was: somebody else committed meanwhile")
     files = transaction.filterFiles()

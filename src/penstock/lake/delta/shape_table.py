@@ -38,7 +38,7 @@ from penstock.durable import sync_directory
 from penstock.lake.delta.app_id import AppId
 from penstock.lake.delta.conflicts import plain_conflicts
 from penstock.lake.delta.data_files import DataFiles
-from penstock.lake.delta.delta_log import DeltaLog
+from penstock.lake.delta.delta_log import DeltaLog, metadata_of, protocol_of
 from penstock.lake.delta.foreign_commits import deleted_rows, harm, is_ours, read_version
 from penstock.lake.delta.rearrange import FILE_ROWS, rows_a_file
 from penstock.lake.delta.retype import retype
@@ -239,8 +239,12 @@ class ShapeTable:
 
     def can_have_more_digits(self) -> bool:
         """Whether columns can get more digits in place: by Delta, or by writing each file anew."""
+        return self.may_widen() or self._can_be_rewritten()
+
+    def _can_be_rewritten(self) -> bool:
         with plain_errors(self._path):
-            return self.may_widen() or is_rewritable(self._log.protocol(), self._log.metadata())
+            snapshot = self._log.snapshot()
+            return is_rewritable(protocol_of(snapshot), metadata_of(snapshot))
 
     def widen(self, columns: Sequence[TableColumn]) -> bool:
         """Give those of the columns that the table has with fewer digits their types of now; whether any has.
@@ -256,12 +260,14 @@ class ShapeTable:
             for column in columns
             if column.name in stored and has_more_digits(column.lake.spark, stored[column.name])
         }
-        if not wider or not self.can_have_more_digits():
+        if not wider:
             return False
         if self.may_widen():
             self.change_types(wider)
-        else:
+        elif self._can_be_rewritten():
             self._rewrite_as(wider)
+        else:
+            return False
         return True
 
     def _rewrite_as(self, types: Mapping[str, str]) -> None:

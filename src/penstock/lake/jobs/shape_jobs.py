@@ -118,19 +118,27 @@ class SparkJobs:
 
     def cancel(self) -> None:
         """See ShapeJobs."""
-        if java_exit_code() is None:
-            self._spark.sparkContext.cancelJobGroup(self._group)
+        cancel_jobs(self._spark, self._group)
 
     def cancel_of(self, shape: Shape) -> None:
         """See ShapeJobs."""
-        if java_exit_code() is None:
-            self._spark.sparkContext.cancelJobsWithTag(tag_of(self._group, shape))
+        cancel_jobs(self._spark, self._group, shape)
 
     def _working(self, shape: Shape, what: str) -> AbstractContextManager[None]:
         return working(self._spark, self._group, shape, what)
 
 
-def tag_of(group: str, shape: Shape) -> str:
+def cancel_jobs(spark: SparkSession, group: str, shape: Shape | None = None) -> None:
+    """End what runs of a leadership, or of one of its shapes; there is nothing to end if Java has ended."""
+    if java_exit_code() is not None:
+        return
+    if shape is None:
+        spark.sparkContext.cancelJobGroup(group)
+    else:
+        spark.sparkContext.cancelJobsWithTag(_tag_of(group, shape))
+
+
+def _tag_of(group: str, shape: Shape) -> str:
     """By which Spark knows a shape's jobs among those of a leadership."""
     return f"{group}-{shape.name}"
 
@@ -146,7 +154,7 @@ def working(spark: SparkSession, group: str, shape: Shape, what: str) -> Iterato
         context.setJobGroup(group, f"{what} {shape.name}")
         context.setLocalProperty("spark.scheduler.pool", shape.name)
         context.clearJobTags()
-        context.addJobTag(tag_of(group, shape))
+        context.addJobTag(_tag_of(group, shape))
         try:
             yield
         except LayoutChanged as error:

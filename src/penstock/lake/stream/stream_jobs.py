@@ -32,9 +32,9 @@ from penstock.kinesis.marked.manifest import ACTION, Manifest
 from penstock.kinesis.write.client import KinesisClient
 from penstock.lake.errors import ChangesUnusable, ForeignCommit, StorageFailed
 from penstock.lake.jobs.changes import behind
-from penstock.lake.jobs.shape_jobs import layout_of, noticing_the_end, tag_of, working
+from penstock.lake.jobs.shape_jobs import cancel_jobs, layout_of, noticing_the_end, working
 from penstock.lake.ports import ChangePart, JobDone, TableState
-from penstock.lake.spark.spark_session import java_exit_code, shape_session
+from penstock.lake.spark.spark_session import shape_session
 from penstock.lake.stream.flush import Flush, open_client, publish
 from penstock.lake.stream.keeping import Keeping
 from penstock.lake.stream.parts import Part
@@ -160,13 +160,11 @@ class StreamJobs:
 
     def cancel(self) -> None:
         """See ShapeJobs."""
-        if java_exit_code() is None:
-            self._spark.sparkContext.cancelJobGroup(self._group)
+        cancel_jobs(self._spark, self._group)
 
     def cancel_of(self, shape: Shape) -> None:
         """See ShapeJobs."""
-        if java_exit_code() is None:
-            self._spark.sparkContext.cancelJobsWithTag(tag_of(self._group, shape))
+        cancel_jobs(self._spark, self._group, shape)
 
     def say_again(self, now: float) -> None:
         """Repeat where shapes are of which nothing was said for long; those that are flushed need none."""
