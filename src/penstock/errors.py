@@ -37,6 +37,7 @@
         │   ├── LineStale             ... because nobody vouches for it any more
         │   └── LockLost              ... because the lock is gone
         ├── NoteUnwritten, …          the slot's note can't be written now (postgres/slot/note.py)
+        ├── LockLingers               the lock is still held by a session that we have ended
         ├── SlotBusy                  the slot is active for a walsender that isn't ours
         ├── ProtocolViolation         a frame that we don't know
         ├── SnapshotStale             a table was rewritten under its snapshot (postgres/snapshot/export.py)
@@ -94,6 +95,10 @@ class LineStale(LineLost):
 
 class LockLost(LineLost):
     """The watchdog saw that our walsender no longer holds the lock."""
+
+
+class LockLingers(PostgresError):
+    """The server has not noticed yet that our former session is gone, and its lock with it."""
 
 
 class SlotBusy(PostgresError):

@@ -109,6 +109,7 @@ class BrokenLeadership:
     def __init__(self, lasts_s: float, *, has_led: bool) -> None:
         self._lasts_s = lasts_s
         self.has_led = has_led
+        self.held = None
         self.led_since = math.inf
         self.confirmed_lsn = 0
 
@@ -123,6 +124,7 @@ class DoneLeadership:
     """Has nothing left to do."""
 
     has_led = True
+    held = None
     is_given_up = False
     confirmed_lsn = 0
 

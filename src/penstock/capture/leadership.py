@@ -23,6 +23,7 @@ from penstock.model.relation import Relation
 from penstock.postgres.catalog.key_catalog import Catalog
 from penstock.postgres.leader.freshness import Freshness
 from penstock.postgres.leader.line import AnotherLeads, EnsuredSlot, LeaderLine
+from penstock.postgres.leader.lock import Session
 from penstock.postgres.leader.watchdog import Watchdog
 from penstock.postgres.slot.note import NoteRefused, NoteStore, NoteUnwritten, SlotNote
 from penstock.postgres.slot.state import SlotState, check_slot, describe
@@ -72,6 +73,11 @@ class Leadership:
         self._over_by: float | None = None
         self.has_led = False
         self.confirmed_lsn = 0
+
+    @property
+    def held(self) -> Session | None:
+        """See LeaderLine."""
+        return self._line.held
 
     async def run(self) -> AnotherLeads | None:
         """Lead until `stop` is set (returns None) or until an error ends it; at once if another leads."""

@@ -10,9 +10,10 @@ from typing import Any, Final, Protocol, TypeVar
 
 import structlog
 
-from penstock.errors import PenstockError, PostgresError
+from penstock.errors import LockLingers, PenstockError, PostgresError
 from penstock.model.lsn import format_lsn
 from penstock.postgres.leader.line import AnotherLeads
+from penstock.postgres.leader.lock import Session
 from penstock.service.relapses import Relapse, Relapses
 from penstock.service.retry_policy import QUICK_RETRY_S, SLOW_RETRY_S, Pace, policy_for
 from penstock.status.health import Fault, Health, Phase
@@ -34,6 +35,10 @@ class Leadership(Protocol):
     confirmed_lsn: int
     """The highest LSN confirmed to Postgres; 0 if there is none."""
 
+    @property
+    def held(self) -> Session | None:
+        """The session that has taken the lock; None if none has."""
+
     async def run(self) -> AnotherLeads | None:
         """Lead until stopped (None) or until an error; at once if another leads."""
 
@@ -47,6 +52,8 @@ class LeaderCycle:
         self._relapses = Relapses()
         self._ended = (0, 0.0)
         """What the last attempt had confirmed, and how long it led."""
+        self._held: Session | None = None
+        """The last session of ours that had the lock."""
         self._unread_since: float | None = None
         self._said: tuple[str, float] = ("", 0.0)
         self.stop = asyncio.Event()
@@ -59,7 +66,11 @@ class LeaderCycle:
             loop.add_signal_handler(number, self.stop.set)
 
     async def attempt(self, leadership: Leadership) -> AnotherLeads | None:
-        """Lead once. A stop that comes before streaming has nothing to drain: it cancels."""
+        """Lead once. A stop that comes before streaming has nothing to drain: it cancels.
+
+        LockLingers if it is a former session of ours that still has the lock: nobody leads then, and nothing
+        that ailed this process is over.
+        """
         began_at = time.monotonic()
         task = asyncio.create_task(leadership.run(), name="leadership")
         stopped = asyncio.create_task(self.stop.wait(), name="stop")
@@ -74,6 +85,12 @@ class LeaderCycle:
         finally:
             led_s = time.monotonic() - began_at if leadership.has_led else 0.0
             self._ended = (leadership.confirmed_lsn, led_s)
+            self._held = leadership.held or self._held
+        if outcome is not None and outcome.holder is not None and outcome.holder.session == self._held:
+            raise LockLingers(
+                f"our own former session, pid {outcome.holder.pid}, still holds the lock: the server has not"
+                " noticed its end, and does so within LEADER_TIMEOUT_S"
+            )
         if outcome is None:
             self._relapses.succeeded(confirmed_lsn=leadership.confirmed_lsn)
         else:

@@ -23,6 +23,7 @@ from penstock.postgres.catalog.table_catalog import ShapeCatalog
 from penstock.postgres.connection import QUALIFIED_NAMES
 from penstock.postgres.leader.freshness import Freshness
 from penstock.postgres.leader.line import AnotherLeads, LeaderLine
+from penstock.postgres.leader.lock import Session
 from penstock.postgres.leader.watchdog import Watchdog
 from penstock.postgres.timeline import ServerIdentity
 from penstock.settings.services import ShapesSettings
@@ -128,6 +129,11 @@ class ShapesLeadership(ABC):
         self.led_since = math.inf
         """When it began to lead."""
         self.confirmed_lsn = 0
+
+    @property
+    def held(self) -> Session | None:
+        """See LeaderLine."""
+        return self._line.held
 
     async def run(self) -> AnotherLeads | None:
         """Lead until told to stop or, with `once`, until all is done; at once if another leads."""

@@ -13,6 +13,7 @@ from penstock.errors import (
     DecodingFailed,
     KeyRecovered,
     LineLost,
+    LockLingers,
     NeedsOperator,
     PenstockError,
     ProtocolViolation,
@@ -22,7 +23,7 @@ from penstock.errors import (
 )
 from penstock.postgres.leader.freshness import Freshness
 from penstock.postgres.leader.line import UNREAD_S, AnotherLeads
-from penstock.postgres.leader.lock import LockHolder
+from penstock.postgres.leader.lock import LockHolder, Session
 from penstock.service import cycle as cycle_module
 from penstock.service.cycle import LeaderCycle
 from penstock.service.retry_policy import QUICK_RETRY_S, SLOW_RETRY_S
@@ -64,8 +65,10 @@ class Attempt:
         *,
         has_led: bool = False,
         confirmed_lsn: int = 0,
+        held: Session | None = None,
     ) -> None:
         self._work = work
+        self.held = held
         self.has_led = has_led
         self.confirmed_lsn = confirmed_lsn
         self.cancelled = False
@@ -480,6 +483,58 @@ async def test_a_standby_is_ready_and_says_who_leads(cycle: Cycle, health: Healt
     assert [(line["event"], line["detail"]) for line in said] == [
         ("standby", "penstock capture s, pid 7, leads")
     ]
+
+
+OURS = Session(7, 100.5)
+LINGERING = ANOTHER._replace(holder=LockHolder(7, "penstock capture s", "s", began_at=100.5))
+
+
+@pytest.mark.parametrize("in_between", [0, 1, 3])
+async def test_nobody_stands_by_for_a_former_session_of_his_own(
+    cycle: Cycle, health: Health, in_between: int
+) -> None:
+    """What ailed the leader isn't over, and its failures are still in a row."""
+
+    async def lead() -> None:
+        cycle.clock.now += 2.0
+        raise LineLost("cut")
+
+    async def compete() -> AnotherLeads:
+        return LINGERING
+
+    health.set_fault(Fault.STREAM, "AccessDenied")
+    for failures in (1, 2):
+        with pytest.raises(LineLost):
+            await cycle.attempt(Attempt(lead, has_led=True, held=OURS))
+        await cycle.recover(LineLost("cut"))
+        for _ in range(in_between):
+            with pytest.raises(LockLingers, match="pid 7, still holds the lock") as lingers:
+                await cycle.attempt(Attempt(compete))
+            await cycle.recover(lingers.value)
+            assert health.readiness(cycle.clock.now).ready is False
+            assert health.phase is Phase.WAITING
+        health.start_streaming(Freshness(limit_s=9, now=cycle.clock.now), cycle.clock.now)
+        reasons = health.readiness(cycle.clock.now).reasons
+        assert reasons[0] == "stream: AccessDenied"
+        assert [reason for reason in reasons if " in a row " in reason] == reasons[1:]
+        assert len(reasons) == failures
+    assert max(cycle.pauses) <= QUICK_RETRY_S
+
+
+@pytest.mark.parametrize("holder", [None, (8, 100.5), (7, 100.75), (7, None)])
+async def test_whoever_has_its_pid_only_or_nothing_in_common_is_another(
+    cycle: Cycle, holder: tuple[int, float | None] | None
+) -> None:
+    other = None if holder is None else LockHolder(holder[0], "a", "s", began_at=holder[1])
+
+    async def lead() -> None:
+        return None
+
+    async def compete() -> AnotherLeads:
+        return LINGERING._replace(holder=other)
+
+    await cycle.attempt(Attempt(lead, has_led=True, held=OURS))
+    assert await cycle.attempt(Attempt(compete)) == LINGERING._replace(holder=other)
 
 
 async def test_a_lock_whose_slot_nobody_reads_is_trouble_after_a_while(cycle: Cycle, health: Health) -> None:

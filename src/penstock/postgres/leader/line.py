@@ -25,7 +25,14 @@ from penstock.postgres.connection import (
     one_line,
 )
 from penstock.postgres.leader.freshness import Freshness
-from penstock.postgres.leader.lock import LockHolder, lock_holder, see_lock, slot_hash64, try_lock
+from penstock.postgres.leader.lock import (
+    LockHolder,
+    Session,
+    lock_holder,
+    see_lock,
+    slot_hash64,
+    try_lock,
+)
 from penstock.postgres.leader.synchronous import check_synchronous
 from penstock.postgres.leader.watchdog import Watchdog
 from penstock.postgres.slot.state import (
@@ -140,7 +147,8 @@ class LeaderLine:
         self._sessions: list[AsyncConnection] = []
         self._line: AsyncConnection | None = None
         self._stream: ReplicationStream | None = None
-        self._pid = 0
+        self.held: Session | None = None
+        """The session that has taken the lock, also when it is closed; None if none has."""
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
@@ -155,8 +163,8 @@ class LeaderLine:
     async def take_lock(self) -> AnotherLeads | None:
         """Connect and compete; None if the lock is ours."""
         line = await self._connect_line()
-        pid = await try_lock(line, self.lock_key)
-        if pid is None:
+        self.held = await try_lock(line, self.lock_key)
+        if self.held is None:
             holder = await lock_holder(line, self.lock_key)
             slot = await self.read_slot()
             return AnotherLeads(
@@ -165,8 +173,7 @@ class LeaderLine:
                 slot_is_read=not self._reads_slot or (slot is not None and slot.active_pid is not None),
                 confirmed_lsn=0 if slot is None else slot.confirmed_flush_lsn or 0,
             )
-        self._pid = pid
-        _log.info("lock_acquired", lock_key=self.lock_key, walsender_pid=pid)
+        _log.info("lock_acquired", lock_key=self.lock_key, walsender_pid=self.held.pid)
         return None
 
     async def look(self) -> None:
@@ -270,15 +277,16 @@ class LeaderLine:
 
     async def vouch(self) -> tuple[Freshness, Watchdog]:
         """See from a session of its own that the lock is ours, and go on seeing it."""
+        assert self.held is not None, "the lock is taken first"
         watcher = await self.connect()
         asked_at = awake_or_asleep()
-        await see_lock(watcher, key=self.lock_key, pid=self._pid)
+        await see_lock(watcher, key=self.lock_key, pid=self.held.pid)
         # From the moment before the question, not from now: this process may have been frozen meanwhile.
         freshness = Freshness(limit_s=self.timings.freshness_s, now=asked_at)
         watchdog = Watchdog(
             watcher,
             lock_key=self.lock_key,
-            walsender_pid=self._pid,
+            walsender_pid=self.held.pid,
             freshness=freshness,
             interval_s=self.timings.watch_interval_s,
         )

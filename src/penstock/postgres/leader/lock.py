@@ -9,20 +9,34 @@ from psycopg import AsyncConnection
 
 from penstock.errors import LockLost
 
-_TRY: LiteralString = "SELECT pg_catalog.pg_try_advisory_lock(%s), pg_catalog.pg_backend_pid()"
+_TRY: LiteralString = """
+SELECT pg_catalog.pg_try_advisory_lock(%s), pg_catalog.pg_backend_pid(),
+       (SELECT extract(epoch FROM a.backend_start)::float8
+        FROM pg_catalog.pg_stat_activity a WHERE a.pid = pg_catalog.pg_backend_pid())
+"""
 
 # A bigint advisory lock shows up as its two halves, with objsubid 1.
 _HOLDER: LiteralString = """
 SELECT l.pid, (SELECT a.application_name || coalesce(' at ' || host(a.client_addr), '')
                FROM pg_catalog.pg_stat_activity a WHERE a.pid = l.pid),
        (SELECT s.slot_name::text FROM pg_catalog.pg_replication_slots s WHERE s.active_pid = l.pid LIMIT 1),
-       EXISTS (SELECT FROM pg_catalog.pg_stat_replication w WHERE w.pid = l.pid)
+       EXISTS (SELECT FROM pg_catalog.pg_stat_replication w WHERE w.pid = l.pid),
+       (SELECT extract(epoch FROM a.backend_start)::float8
+        FROM pg_catalog.pg_stat_activity a WHERE a.pid = l.pid)
 FROM pg_catalog.pg_locks l
 WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
   AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())
   AND l.classid = ((%(key)s::int8 >> 32) & 4294967295)::text::oid
   AND l.objid = (%(key)s::int8 & 4294967295)::text::oid
 """
+
+
+class Session(NamedTuple):
+    """A session of the server's. Pids are used again."""
+
+    pid: int
+    began_at: float | None
+    """By the server's clock; None if we may not see it."""
 
 
 class LockHolder(NamedTuple):
@@ -34,6 +48,12 @@ class LockHolder(NamedTuple):
     """The replication slot that this session reads."""
     is_walsender: bool = True
     """Whether it could read one; every leader holds the lock on such a session."""
+    began_at: float | None = None
+
+    @property
+    def session(self) -> Session:
+        """Which one it is."""
+        return Session(self.pid, self.began_at)
 
 
 def slot_hash64(slot: str) -> int:
@@ -41,12 +61,12 @@ def slot_hash64(slot: str) -> int:
     return int.from_bytes(hashlib.sha256(slot.encode()).digest()[:8], "big", signed=True)
 
 
-async def try_lock(connection: AsyncConnection, key: int) -> int | None:
-    """Take the lock on this connection; returns its backend pid, or None if another holds the lock."""
+async def try_lock(connection: AsyncConnection, key: int) -> Session | None:
+    """Take the lock on this connection; returns its session, or None if another holds the lock."""
     row = await (await connection.execute(_TRY, (key,))).fetchone()
     assert row is not None, "a SELECT without FROM has a row"
-    locked, pid = row
-    return pid if locked else None
+    locked, *session = row
+    return Session(*session) if locked else None
 
 
 async def see_lock(connection: AsyncConnection, *, key: int, pid: int) -> None:

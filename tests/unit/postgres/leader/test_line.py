@@ -26,7 +26,7 @@ from penstock.errors import (
 from penstock.postgres.leader import line as line_module
 from penstock.postgres.leader.freshness import Freshness
 from penstock.postgres.leader.line import UNREAD_S, AnotherLeads, LeaderLine
-from penstock.postgres.leader.lock import LockHolder
+from penstock.postgres.leader.lock import LockHolder, Session
 from penstock.settings.postgres import LeaderSettings, ReplicationSettings
 from penstock.settings.timings import Timings
 from tests.fake_session import Answer, FakeSession
@@ -58,7 +58,7 @@ class Server:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.answers: dict[str, Answer | list[Answer]] = {
-            TRY: (True, PID),
+            TRY: (True, PID, 3.5),
             HOLDER: (PID, "penstock capture s", "s"),
             SLOT: IDLE,
             "SELECT 1": (1,),
@@ -135,11 +135,13 @@ async def test_who_loses_learns_who_leads_and_whether_the_slot_is_read(
 ) -> None:
     server.answers |= {TRY: (False, PID), HOLDER: holder, SLOT: slot}
     assert await line.take_lock() == expected
+    assert line.held is None
 
 
 async def test_who_wins_asks_nobody_who_leads(line: LeaderLine, server: Server) -> None:
     assert await line.take_lock() is None
     assert server.sessions[0].asked == [TRY]
+    assert line.held == Session(PID, 3.5)
 
 
 LOST = (*IDLE[:7], "lost", *IDLE[8:])

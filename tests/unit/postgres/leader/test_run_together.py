@@ -63,7 +63,7 @@ async def leading(monkeypatch: pytest.MonkeyPatch) -> Leading:
     stream = Stream()
 
     async def connect(*_: object, **__: object) -> FakeSession:
-        sessions.append(FakeSession({"pg_try_advisory_lock": (True, 7)}, pause=lambda _: None))
+        sessions.append(FakeSession({"pg_try_advisory_lock": (True, 7, 3.5)}, pause=lambda _: None))
         return sessions[-1]
 
     class ReplicationStream:
