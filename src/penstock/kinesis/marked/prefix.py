@@ -43,7 +43,8 @@ class MarkPrefix:
             timeline = history.timeline if commit_lsn >= self._since else history.of_record(commit_lsn)
             self._commit_lsn, self._head = commit_lsn, b'{"pos":"%08X.%016X.' % (timeline, commit_lsn)
         rest = self._small.get(op_offset) or self._rest(op_offset)
-        return b"".join((self._head, rest, payload[1:]))
+        # The brace it begins with, and no other: that copies a payload once.
+        return payload.replace(b"{", self._head + rest, 1)
 
     def _rest(self, op_offset: int) -> bytes:
         return b"%012X%b" % (operation(op_offset), self._tail)

@@ -97,8 +97,10 @@ class Marker:
 
     def accepted(self, events: Sequence[ChangeEvent], entries: Sequence[Entry]) -> None:
         """These events were accepted, and are marked in the tracker."""
+        waited = self._marks.waiting_records
         self._marks.accepted(events, entries, self._tracker.frontier_lsn)
-        if self._marks.waiting_records:
+        # Behind the first that waits, more of them change nothing about when a manifest is due.
+        if not waited and self._marks.waiting_records:
             self._wake.set()
 
     async def run(self) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
@@ -210,15 +209,16 @@ class _Overtaking(NamedTuple):
         ]
         return cls(min(places), max(places), kept, list(entries))
 
-    def part(self, places: Sequence[int]) -> _Overtaking:
-        """Some of them."""
-        return _Overtaking.of([self.events[at] for at in places], [self.entries[at] for at in places])
-
     def cut(self, lsn: int) -> tuple[_Overtaking, _Overtaking]:
-        """Those below, and the others."""
+        """Those below, and the others: there are some of both."""
         below = [at for at, event in enumerate(self.events) if event.commit_lsn < lsn]
         above = [at for at, event in enumerate(self.events) if event.commit_lsn >= lsn]
-        return self.part(below), self.part(above)
+        return self._part(below), self._part(above)
+
+    def _part(self, at: Sequence[int]) -> _Overtaking:
+        events = [self.events[place] for place in at]
+        places = [event.commit_lsn for event in events]
+        return _Overtaking(min(places), max(places), events, [self.entries[place] for place in at])
 
 
 class Marks:
@@ -279,13 +279,13 @@ class Marks:
             self._next.add(events, entries)
             return
         if len(set(places)) <= _FEW_TRANSACTIONS:
-            self._tally(events, entries, complete)
+            self._tally(events, entries, places, complete)
             return
         self._overtaking.append(_Overtaking.of(events, entries))
         self._release(complete)
         while sum(len(each.events) for each in self._overtaking) > self._most_overtaking:
             first = self._overtaking.pop(0)
-            self._tally(first.events, first.entries, complete)
+            self._tally(first.events, first.entries, [event.commit_lsn for event in first.events], complete)
 
     def draft(self, frontier_lsn: int) -> Draft:
         """What is to be said of everything that is complete."""
@@ -360,14 +360,25 @@ class Marks:
                 left.append(above)
         self._overtaking = left
 
-    def _tally(self, events: Sequence[MarkableRecord], entries: Sequence[Entry], complete_lsn: int) -> None:
-        """Count records by transaction: those of one mostly stand together."""
-        places = [event.commit_lsn for event in events]
-        starts = [at for at in range(len(places)) if not at or places[at] != places[at - 1]]
-        for start, end in pairwise([*starts, len(places)]):
-            commit_lsn = places[start]
-            tally = self._next if commit_lsn < complete_lsn else self._span(commit_lsn).tally
-            tally.add(events[start:end], entries[start:end])
+    def _tally(
+        self,
+        events: Sequence[MarkableRecord],
+        entries: Sequence[Entry],
+        places: list[int],
+        complete_lsn: int,
+    ) -> None:
+        """Count records by transaction, in as few steps as there are transactions (`places`)."""
+        ascending = sorted(places)
+        if ascending != places:
+            # What waited for older changes of its keys is sent with younger transactions.
+            order = sorted(range(len(places)), key=places.__getitem__)
+            events, entries, places = [events[at] for at in order], [entries[at] for at in order], ascending
+        start = bisect_left(places, complete_lsn)
+        self._next.add(events[:start], entries[:start])
+        while start < len(places):
+            end = bisect_right(places, places[start], start)
+            self._span(places[start]).tally.add(events[start:end], entries[start:end])
+            start = end
 
 
 def _first(span: _Span) -> int:
