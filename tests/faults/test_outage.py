@@ -171,7 +171,7 @@ def test_it_stays_unready_when_the_slot_was_given_up_for_a_refusal(
 def test_a_former_session_that_lingers_is_no_other_leader(rig: Rig) -> None:
     """Nobody leads while the server still keeps our lock for a session that we have ended."""
     writers = Writers(rig.conninfo, seed=7, keys=20)
-    with rig.capture(**QUICK, SINK_OUTAGE_DISCONNECT_S=1) as capture, rig.oracle.watching() as slot:
+    with rig.capture(**QUICK, SINK_OUTAGE_DISCONNECT_S=2) as capture, rig.oracle.watching() as slot:
         writers.write(transactions=5)
         rig.wait_until_confirmed()
         row = rig.slot_row()

@@ -189,6 +189,10 @@ class _Kept(msgspec.Struct, gc=False, eq=False):
     truncates: bool
 
 
+def _kept(event: MarkableRecord) -> _Kept:
+    return _Kept(event.record_size_bytes, event.commit_lsn, event.op_offset, event.relation, event.truncates)
+
+
 class _Overtaking(NamedTuple):
     """The records of a request that was answered before an older one."""
 
@@ -200,14 +204,10 @@ class _Overtaking(NamedTuple):
     entries: list[Entry]
 
     @classmethod
-    def of(cls, events: Sequence[MarkableRecord], entries: Sequence[Entry]) -> _Overtaking:
-        """These records."""
+    def of(cls, events: list[_Kept], entries: list[Entry]) -> _Overtaking:
+        """These records, one at least."""
         places = [event.commit_lsn for event in events]
-        kept = [
-            _Kept(event.record_size_bytes, event.commit_lsn, event.op_offset, event.relation, event.truncates)
-            for event in events
-        ]
-        return cls(min(places), max(places), kept, list(entries))
+        return cls(min(places), max(places), events, entries)
 
     def cut(self, lsn: int) -> tuple[_Overtaking, _Overtaking]:
         """Those below, and the others: there are some of both."""
@@ -215,10 +215,8 @@ class _Overtaking(NamedTuple):
         above = [at for at, event in enumerate(self.events) if event.commit_lsn >= lsn]
         return self._part(below), self._part(above)
 
-    def _part(self, at: Sequence[int]) -> _Overtaking:
-        events = [self.events[place] for place in at]
-        places = [event.commit_lsn for event in events]
-        return _Overtaking(min(places), max(places), events, [self.entries[place] for place in at])
+    def _part(self, places: Sequence[int]) -> _Overtaking:
+        return _Overtaking.of([self.events[at] for at in places], [self.entries[at] for at in places])
 
 
 class Marks:
@@ -281,7 +279,7 @@ class Marks:
         if len(set(places)) <= _FEW_TRANSACTIONS:
             self._tally(events, entries, places, complete)
             return
-        self._overtaking.append(_Overtaking.of(events, entries))
+        self._overtaking.append(_Overtaking.of([_kept(event) for event in events], list(entries)))
         self._release(complete)
         while sum(len(each.events) for each in self._overtaking) > self._most_overtaking:
             first = self._overtaking.pop(0)

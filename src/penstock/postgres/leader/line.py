@@ -52,6 +52,8 @@ from penstock.settings.timings import Timings
 
 _BUSY_RETRY_S: Final = 0.2
 _LAST_WORD_S: Final = 1.0
+_TRIES: Final = 3
+"""A lock that was taken, and that nobody holds a moment later, is free: who leads must not be guessed."""
 UNREAD_S: Final = 60.0
 """So long a leader may take to begin its stream before a standby finds that odd.
 
@@ -163,9 +165,12 @@ class LeaderLine:
     async def take_lock(self) -> AnotherLeads | None:
         """Connect and compete; None if the lock is ours."""
         line = await self._connect_line()
-        self.held = await try_lock(line, self.lock_key)
+        holder: LockHolder | None = None
+        for _ in range(_TRIES):
+            self.held = await try_lock(line, self.lock_key)
+            if self.held is not None or (holder := await lock_holder(line, self.lock_key)) is not None:
+                break
         if self.held is None:
-            holder = await lock_holder(line, self.lock_key)
             slot = await self.read_slot()
             return AnotherLeads(
                 holder,

@@ -17,13 +17,11 @@ SELECT pg_catalog.pg_try_advisory_lock(%s), pg_catalog.pg_backend_pid(),
 
 # A bigint advisory lock shows up as its two halves, with objsubid 1.
 _HOLDER: LiteralString = """
-SELECT l.pid, (SELECT a.application_name || coalesce(' at ' || host(a.client_addr), '')
-               FROM pg_catalog.pg_stat_activity a WHERE a.pid = l.pid),
+SELECT l.pid, a.application_name || coalesce(' at ' || host(a.client_addr), ''),
        (SELECT s.slot_name::text FROM pg_catalog.pg_replication_slots s WHERE s.active_pid = l.pid LIMIT 1),
        EXISTS (SELECT FROM pg_catalog.pg_stat_replication w WHERE w.pid = l.pid),
-       (SELECT extract(epoch FROM a.backend_start)::float8
-        FROM pg_catalog.pg_stat_activity a WHERE a.pid = l.pid)
-FROM pg_catalog.pg_locks l
+       extract(epoch FROM a.backend_start)::float8
+FROM pg_catalog.pg_locks l LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
 WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
   AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())
   AND l.classid = ((%(key)s::int8 >> 32) & 4294967295)::text::oid

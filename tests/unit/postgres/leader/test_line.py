@@ -144,6 +144,14 @@ async def test_who_wins_asks_nobody_who_leads(line: LeaderLine, server: Server) 
     assert line.held == Session(PID, 3.5)
 
 
+async def test_a_lock_that_is_freed_between_two_questions_is_tried_again(
+    line: LeaderLine, server: Server
+) -> None:
+    server.answers |= {TRY: [(False, PID, 3.5), (True, PID, 3.5)], HOLDER: None}
+    assert await line.take_lock() is None
+    assert server.sessions[0].asked == [TRY, HOLDER, TRY]
+
+
 LOST = (*IDLE[:7], "lost", *IDLE[8:])
 SERVER, SYNCHRONOUS = "wal_level", "synchronous_standby_names"
 
