@@ -80,17 +80,19 @@ class MarkedDriver:
         """
         before: Place | None = None
         waiting: list[_Candidate] = []
-        """Behind the last one whose records are gone."""
-        step, has_any = 1, False
+        """Behind the last one whose records are gone. Of empty ones in a row, the first stands for all."""
+        full, step, has_any = 0, 1, False
         for place, manifest in self._log.read(None):
             has_any = True
-            waiting.append(_Candidate(before, manifest))
+            if manifest.changes or not waiting or waiting[-1].manifest.changes:
+                waiting.append(_Candidate(before, manifest))
             before = place
-            if sum(each.manifest.changes > 0 for each in waiting) < step:
+            full += manifest.changes > 0
+            if full < step:
                 continue
             if self._is_there(manifest):
                 return self._first_of(waiting)
-            waiting, step = [], min(2 * step, _LONGEST_STEP)
+            waiting, full, step = [], 0, min(2 * step, _LONGEST_STEP)
         if waiting:
             return self._first_of(waiting)
         if has_any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from time import process_time
 from typing import cast
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from penstock.kinesis.marked.manifest import ACTION, Manifest, ShardRange, encode, partition_key
 from penstock.kinesis.read import joining
 from penstock.kinesis.read.client import StreamClient
+from penstock.kinesis.read.manifest_log import ManifestLog, Place
 from penstock.kinesis.read.marked_plan import ReadLimits
 from penstock.model.stream_position import StreamPosition
 from penstock.sources.marked_driver import MarkedDriver
@@ -96,3 +99,59 @@ def test_but_not_more_than_a_task_can_have_in_mind(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(joining, "_MOST_CHANGES", 10)
     (task,) = driver_of(written(5, 0, 5, 4, 20, 1)).everything(0.0)
     assert [portion.changes for portion in task.portions] == [10, 4, 20, 1]
+
+
+class FakeLog:
+    """Manifests of so many changes, one after the other; the records of the first few are gone."""
+
+    def __init__(self, counts: Sequence[int], gone: int) -> None:
+        self.counts = counts
+        self.gone = gone
+
+    def read(self, after: Place | None) -> Iterator[tuple[Place, Manifest]]:
+        assert after is None
+        for number, count in enumerate(self.counts):
+            shards = {"s": ShardRange(str(number), str(number), count)} if count else {}
+            yield (
+                Place("marks", number),
+                Manifest(ACTION, "7", "etl", "by", at(number), at(number + 1), count, count, shards, {}),
+            )
+
+    def has(self, manifest: Manifest) -> bool:
+        return manifest.since_position.commit_lsn >= self.gone
+
+
+def earliest(log: FakeLog, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int | None]:
+    """Where a reader begins, and the place behind which it reads manifests."""
+    driver = driver_of(StreamInMemory())
+    monkeypatch.setattr(driver, "_log", cast(ManifestLog, log))
+    monkeypatch.setattr(driver, "_is_there", log.has)
+    offset = driver.begin()
+    assert offset is not None
+    begins = StreamPosition.parse(offset.resolved).commit_lsn
+    return begins, None if offset.place is None else offset.place.sequence
+
+
+@pytest.mark.parametrize(
+    ("counts", "gone", "begins"),
+    [
+        ([0, 0, 0, 1], 0, 0),
+        ([0, 0], 0, 0),
+        ([1, 0, 0, 0, 1], 1, 1),
+        ([1, 0, 1, 0, 0, 1, 1, 0, 0, 0, 1], 3, 3),
+        ([1, 0, 1, 0, 0, 1, 1, 0, 0, 0, 1], 6, 6),
+        ([1] * 100, 77, 77),
+        ([1, 0, 0] * 100, 77, 76),
+    ],
+)
+def test_earliest_is_behind_the_last_whose_records_are_gone(
+    counts: list[int], gone: int, begins: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    behind = None if begins == 0 else begins - 1
+    assert earliest(FakeLog(counts, gone), monkeypatch) == (begins, behind)
+
+
+def test_earliest_of_a_stream_at_rest_takes_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    began = process_time()
+    assert earliest(FakeLog([0] * 200_000 + [1], 0), monkeypatch) == (0, None)
+    assert process_time() - began < 5, "not the square of the number of manifests"
