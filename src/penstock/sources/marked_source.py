@@ -22,10 +22,10 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from penstock.kinesis.read.manifest_log import Place
 from penstock.kinesis.read.marked_plan import MarkedOffset, ReadLimits
 from penstock.kinesis.read.marked_ranges import MarkedTask, read_task
 from penstock.sources.marked_driver import MarkedDriver
+from penstock.sources.marked_offset import offset_json, parse_offset
 from penstock.sources.marked_query import MarkedQuery
 from penstock.sources.marked_rows import Typed, of_tables, raw_batches, typed_batches
 
@@ -97,7 +97,7 @@ class MarkedStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch."""
         now = time.monotonic()
-        offset = _offset(start)
+        offset = self._offset(start)
         if offset is None:
             offset = self.driver.begin_patiently(now)
             if offset is None and self._ends_with_now:
@@ -107,7 +107,8 @@ class MarkedStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
         if self._ends_with_now and self._available is None:
             self._available = self.driver.newest(offset)
         limits = ReadLimits() if isinstance(limit, ReadAllAvailable) else self._query.limits
-        return _json(self.driver.plan.advance(offset, limits, now, up_to=self._available))
+        end = self.driver.plan.advance(offset, limits, now, up_to=self._available)
+        return offset_json(end, stream=self._query.stream, slot=self._query.slot)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Where the stream ends, and when that came: how far behind a query is."""
@@ -116,39 +117,13 @@ class MarkedStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks between two offsets."""
-        upper = _offset(end)
+        upper = self._offset(end)
         if upper is None:
             return []
-        lower = _offset(start) or upper.beginning
+        lower = self._offset(start) or upper.beginning
         if lower.resolved == upper.resolved:
             return []
         return [_Task(task) for task in self.driver.tasks(lower, upper, time.monotonic())]
 
-
-def _offset(found: Mapping[str, Any]) -> MarkedOffset | None:
-    if "resolved" not in found:
-        return None
-    return MarkedOffset(
-        found["resolved"],
-        _place(found.get("place")),
-        found["system"],
-        found["begins"],
-        _place(found.get("beginsBehind")),
-    )
-
-
-def _place(text: str | None) -> Place | None:
-    if text is None:
-        return None
-    shard, _, sequence = text.partition(":")
-    return Place(shard, int(sequence))
-
-
-def _json(offset: MarkedOffset) -> dict[str, Any]:
-    places = {"place": offset.place, "beginsBehind": offset.begins_behind}
-    return {
-        "resolved": offset.resolved,
-        "system": offset.system,
-        "begins": offset.begins,
-        **{name: f"{place.shard}:{place.sequence}" for name, place in places.items() if place is not None},
-    }
+    def _offset(self, found: Mapping[str, Any]) -> MarkedOffset | None:
+        return parse_offset(found, stream=self._query.stream, slot=self._query.slot)
