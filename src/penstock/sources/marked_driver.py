@@ -19,13 +19,13 @@ from penstock.kinesis.read.manifest_ages import newest
 from penstock.kinesis.read.manifest_log import Arrived, ManifestLog, Place
 from penstock.kinesis.read.marked_plan import BOUNDED, PATIENCE_S, MarkedOffset, MarkedPlan
 from penstock.kinesis.read.marked_ranges import MarkedTask, ShardSpan, has_begin, plan_tasks, read_task
-from penstock.kinesis.read.newest import Newest
 from penstock.kinesis.read.shards import ShardInfo
 from penstock.model.log_offset import LogOffset
 from penstock.model.stream_position import StreamPosition
 from penstock.sources.log_source import Layout
-from penstock.sources.marked_query import EARLIEST, MarkedQuery
+from penstock.sources.marked_query import EARLIEST, LATEST, MarkedQuery
 from penstock.sources.marked_rows import Typed, of_tables
+from penstock.sources.marked_start import begin_at, newest_of
 
 _LONGEST_STEP: Final = 1024
 _TIP_EVERY_S: Final = 10.0
@@ -62,15 +62,10 @@ class MarkedDriver:
 
     def begin(self) -> MarkedOffset | None:
         """Where a new query begins; None if no manifest is there yet."""
-        return self._earliest() if self._query.start == EARLIEST else self._latest()
-
-    def _latest(self) -> MarkedOffset | None:
-        found = Newest()
-        for part in self._log.backwards():
-            found.take(part)
-            if found.is_certain:
-                break
-        return found.offset
+        start = self._query.start
+        if start == EARLIEST:
+            return self._earliest()
+        return newest_of(self._log).offset if start == LATEST else begin_at(self._log, start)
 
     def _earliest(self) -> MarkedOffset | None:
         """The first manifest whose records are there, or empty ones directly before it.

@@ -12,6 +12,7 @@ from penstock.kinesis.read.errors import StreamReadError
 from penstock.kinesis.read.marked_plan import BOUNDED, ReadLimits
 from penstock.model.relation import Relation
 from penstock.sources.log_source import COMMA_OUTSIDE_QUOTES
+from penstock.sources.marked_start import parse_start
 
 STREAM: Final = "kinesis.streamname"
 _FAIL: Final = "failondataloss"
@@ -30,7 +31,7 @@ _OPTIONS: Final = {
 }
 """Spark gives their names in lower case."""
 EARLIEST: Final = "earliest"
-_LATEST: Final = "latest"
+LATEST: Final = "latest"
 
 
 class MarkedQuery(NamedTuple):
@@ -42,6 +43,7 @@ class MarkedQuery(NamedTuple):
     marks_stream: str
     slot: str
     start: str
+    """A word, or what `parse_start` gives."""
     tables: tuple[Relation, ...]
     """None named: all of them."""
     is_raw: bool
@@ -64,11 +66,8 @@ class MarkedQuery(NamedTuple):
         if (text := given.get(_FAIL, "true").lower()) != "true":
             raise StreamReadError(
                 f"option {_OPTIONS[_FAIL]}, {text!r}: must be true. A batch holds whole transactions:"
-                " what is missing can't be left out. Fix: a new checkpoint begins behind what is lost"
+                " what is missing can't be left out. Fix: a new checkpoint, with startingPosition behind it"
             )
-        start = given.get("startingposition", EARLIEST).lower()
-        if start not in (EARLIEST, _LATEST):
-            raise StreamReadError(f"option startingPosition, {start!r}: must be {EARLIEST} or {_LATEST}")
         tables = _tables(given["table"]) if given.get("table") else ()
         return cls(
             given[STREAM],
@@ -76,7 +75,7 @@ class MarkedQuery(NamedTuple):
             given.get("kinesis.endpointurl"),
             given.get("kinesis.marksstreamname") or given[STREAM],
             given["slot"],
-            start,
+            _start(given.get("startingposition", EARLIEST)),
             tables,
             not tables or given.get("raw", "false").lower() == "true",
             ReadLimits(
@@ -92,6 +91,18 @@ class MarkedQuery(NamedTuple):
     def lend(self) -> AbstractContextManager[StreamClient]:
         """A client of the stream, for a task that is one of many in this process."""
         return CLIENTS.lend(self.stream, self.region, self.endpoint_url)
+
+
+def _start(text: str) -> str:
+    if text.lower() in (EARLIEST, LATEST):
+        return text.lower()
+    try:
+        return parse_start(text)
+    except ValueError:
+        raise StreamReadError(
+            f"option startingPosition, {text!r}: must be {EARLIEST} or {LATEST}, an LSN (16/B374D848), or a"
+            " position as errors name it (00000001.00000016B374D848.000000000000)"
+        ) from None
 
 
 def _tables(text: str) -> tuple[Relation, ...]:

@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 from penstock.kinesis.read.errors import StreamReadError
 from penstock.sources.log_source import ChangesSource
 from penstock.sources.marked_driver import MarkedDriver
-from penstock.sources.marked_query import STREAM, MarkedQuery
+from penstock.sources.marked_query import LATEST, STREAM, MarkedQuery
 from penstock.sources.marked_rows import Typed, marked_schema
 from penstock.sources.marked_source import MarkedReader, MarkedStreamReader
 
@@ -42,6 +42,10 @@ class PenstockSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """For `spark.read`."""
         if self._query is not None:
+            if self._query.start == LATEST:
+                raise StreamReadError(
+                    f"startingPosition {LATEST} is for readStream: nothing that is there now stands behind it"
+                )
             return MarkedReader(self._query, self._typed)
         assert self._log is not None, "one of both"
         return self._log.reader(schema)

@@ -49,6 +49,11 @@ class Newest:
         return any(count > 1 for count in told) or (len(told) > 1 and self._parts >= _TELLING_PARTS)
 
     @property
+    def manifest(self) -> Manifest | None:
+        """The highest of the server that writes now; None: there are none."""
+        return None if self._last is None else self._highest[self._last[1]]
+
+    @property
     def offset(self) -> MarkedOffset | None:
         """Behind all of them; None: there are none."""
         if self._last is None:
