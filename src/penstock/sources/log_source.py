@@ -144,6 +144,10 @@ class Layout:
             frame = self._cells(payload)
         except Unreadable as error:
             raise DecodeError(f"{relation} at {at}: {error}; {_parts(at.tx_offset, at.tx_offset)}") from None
+        self.learn(relation, at, frame)
+
+    def learn(self, relation: Relation, at: LogOffset, frame: Cells) -> None:
+        """The same, of a frame that was read already."""
         self.frames += 1
         for cells in (frame.columns, frame.identity):
             before: str | None = None
@@ -161,13 +165,16 @@ class Layout:
     def _learn(self, relation: Relation, tx_offset: int, cell: Cell, before: str | None) -> None:
         known = self._types.setdefault(cell.name, cell.type)
         if lake_type(known) != lake_type(cell.type):
-            parts = _parts(self._last_seen[cell.name], tx_offset)
-            raise LogQueryError(
-                f"column {cell.name} of {relation} was {known}, and is {cell.type} in the transaction at "
-                f"{format_lsn(tx_offset)}; {parts}"
-            )
+            self._retype(relation, tx_offset, cell)
         if cell.name not in self._last_seen:
             self._names.insert(0 if before is None else self._names.index(before) + 1, cell.name)
+
+    def _retype(self, relation: Relation, tx_offset: int, cell: Cell) -> None:
+        """A column that was seen before has another type in the lake now."""
+        raise LogQueryError(
+            f"column {cell.name} of {relation} was {self._types[cell.name]}, and is {cell.type} in the "
+            f"transaction at {format_lsn(tx_offset)}; {_parts(self._last_seen[cell.name], tx_offset)}"
+        )
 
 
 def _parts(last_before: int, tx_offset: int) -> str:

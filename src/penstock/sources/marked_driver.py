@@ -9,30 +9,26 @@ from contextlib import suppress
 from itertools import islice
 from typing import Final, NamedTuple
 
-from penstock.decoding.plugins import STREAM_PLUGIN, decoder_for
 from penstock.kinesis.marked.manifest import Manifest
 from penstock.kinesis.marked.pointer import is_pointer
 from penstock.kinesis.read.chain import Link
-from penstock.kinesis.read.errors import RecordsExpired, StreamReadError
+from penstock.kinesis.read.errors import AnotherStream, RecordsExpired, StreamReadError
 from penstock.kinesis.read.joining import all_joined
 from penstock.kinesis.read.manifest_ages import newest
 from penstock.kinesis.read.manifest_log import Arrived, ManifestLog, Place
 from penstock.kinesis.read.marked_plan import BOUNDED, PATIENCE_S, MarkedOffset, MarkedPlan
 from penstock.kinesis.read.marked_ranges import MarkedTask, ShardSpan, has_begin, plan_tasks, read_task
 from penstock.kinesis.read.shards import ShardInfo
-from penstock.model.log_offset import LogOffset
 from penstock.model.stream_position import StreamPosition
-from penstock.sources.log_source import Layout
+from penstock.sources.marked_layout import ENOUGH, MOST_LOOKED_AT, SeenFrames
 from penstock.sources.marked_query import EARLIEST, LATEST, MarkedQuery
 from penstock.sources.marked_rows import Typed, of_tables
 from penstock.sources.marked_start import begin_at, newest_of
 
 _LONGEST_STEP: Final = 1024
 _TIP_EVERY_S: Final = 10.0
-_LOOKED_AT: Final = 5
-"""So many of a table's newest manifests tell its columns."""
 _PARTS: Final = 2
-"""Or fewer, if so many parts of the manifests have them: some ten minutes."""
+"""Fewer manifests tell a table's columns, if so many parts have no more of it: some ten minutes."""
 _LOOKED_CHANGES: Final = 5_000
 """So many changes of a manifest, for each task: it may tell of a transaction of any size."""
 
@@ -184,33 +180,46 @@ class MarkedDriver:
         return plan_tasks(ours, self._shards_of(link.manifest for link in ours), end.resolved) if ours else []
 
     def look(self) -> Typed:
-        """The columns and the key of the tables, by their newest changes."""
-        newest: list[Manifest] = []
+        """The columns and the key of the tables, by their newest changes.
+
+        By a few manifests, and further back for as long as these have no insert or update. What is gone,
+        and all before it, tells nothing.
+        """
+        seen, looked_at = SeenFrames(), 0
         for count, part in enumerate(self._log.backwards(), start=1):
-            older = deque((each for _, each in part if self._touches(each)), maxlen=_LOOKED_AT)
-            newest = [*older, *newest][-_LOOKED_AT:]
-            if len(newest) == _LOOKED_AT or (count >= _PARTS and self._layout(newest).columns):
+            touching = deque((each for _, each in part if self._touches(each)), maxlen=MOST_LOOKED_AT)
+            while touching and looked_at < (ENOUGH if seen.has_rows else MOST_LOOKED_AT):
+                looked_at += 1
+                try:
+                    self._look_at(touching.pop(), seen)
+                except (AnotherStream, RecordsExpired):
+                    return self._typed(seen)
+            if seen.has_rows and (looked_at >= ENOUGH or count >= _PARTS):
                 break
-        layout = self._layout(newest)
+            if looked_at >= MOST_LOOKED_AT:
+                raise self._untold(f"the {looked_at} newest manifests have only deletes and truncates")
+        return self._typed(seen)
+
+    def _typed(self, seen: SeenFrames) -> Typed:
+        layout = seen.layout()
         if not layout.columns:
-            raise StreamReadError(
-                f"{self._query.stream} has no changes of {', '.join(map(str, self._query.tables))} that tell"
-                ' its columns. Fix: .option("raw", "true"), or begin when there are some'
-            )
+            raise self._untold("there are no changes")
         return Typed(layout.columns, layout.key)
 
-    def _layout(self, manifests: Sequence[Manifest]) -> Layout:
-        layout = Layout(decoder_for(STREAM_PLUGIN).cells)
+    def _untold(self, why: str) -> StreamReadError:
+        tables = ", ".join(map(str, self._query.tables))
+        return StreamReadError(
+            f"{self._query.stream}: {why} of {tables}, so that nothing tells its columns. Fix: name them with"
+            ' .schema(…) (docs/spark.md), or .option("raw", "true"), or begin when there are some'
+        )
+
+    def _look_at(self, manifest: Manifest, seen: SeenFrames) -> None:
         tables = frozenset(self._query.tables)
-        for manifest in manifests:
-            links, shards = [Link(manifest, manifest.since)], self._shards_of([manifest])
-            for task in plan_tasks(links, shards, manifest.resolved):
-                found_first = islice(of_tables(read_task(self._stream, task), tables), _LOOKED_CHANGES)
-                for relation, found in found_first:
-                    at = StreamPosition.parse(found.position)
-                    if relation is not None and not is_pointer(found.payload):
-                        layout.take(relation, LogOffset(at.commit_lsn, at.operation - 1), found.payload)
-        return layout
+        links, shards = [Link(manifest, manifest.since)], self._shards_of([manifest])
+        for task in plan_tasks(links, shards, manifest.resolved):
+            for relation, found in islice(of_tables(read_task(self._stream, task), tables), _LOOKED_CHANGES):
+                if relation is not None and not is_pointer(found.payload):
+                    seen.take(relation, found.position, found.payload)
 
     def _touches(self, manifest: Manifest) -> bool:
         tables = manifest.tables
