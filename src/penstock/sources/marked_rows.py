@@ -10,7 +10,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from penstock.decoding.plugins import STREAM_PLUGIN, decoder_for
-from penstock.decoding.rows import ChangeDecoder, Column
+from penstock.decoding.rows import ChangeDecoder, Column, LayoutChanged
 from penstock.kinesis.marked.pointer import action_of, is_pointer
 from penstock.kinesis.read.errors import StreamReadError
 from penstock.kinesis.read.marked_ranges import MarkedRecord
@@ -18,10 +18,15 @@ from penstock.kinesis.read.record_table import table_of
 from penstock.model.lsn import format_lsn
 from penstock.model.relation import Relation
 from penstock.model.stream_position import OPERATION_AT, StreamPosition
+from penstock.sources.given_columns import GivenColumns, Offset
 from penstock.sources.log_source import row_schema, with_names
 
 _ROWS: Final = 5_000
 _BYTES: Final = 4 << 20
+_FIX_LAYOUT: Final = (
+    "Fix: start the query again; it finds the columns when it starts, by the newest changes. If it ends here"
+    " again, name the columns with .schema(…), those of this change too (docs/spark.md)"
+)
 
 SCHEMA: Final = pa.schema(
     [
@@ -57,6 +62,8 @@ def marked_schema(typed: Typed | None, tables: Sequence[Relation]) -> StructType
     return from_arrow_schema(SCHEMA) if typed is None else row_schema(typed.decoder(tables[0]))
 
 
+Columns = Typed | GivenColumns | None
+"""Those that were found, those that the user has named, or records as they are."""
 Found = tuple[Relation | None, MarkedRecord]
 
 
@@ -86,12 +93,26 @@ def _bounded(found: Iterator[Found]) -> Iterator[list[Found]]:
         yield held
 
 
-def typed_batches(found: Iterator[Found], typed: Typed) -> Iterator[pa.RecordBatch]:
+class _FoundColumns:
+    """Reads the changes of tables as rows with the columns that were found."""
+
+    def __init__(self, typed: Typed) -> None:
+        self._typed = typed
+        self._decoders: dict[Relation, ChangeDecoder] = {}
+
+    def batches(
+        self, relation: Relation, offsets: Sequence[Offset], payloads: Sequence[bytes]
+    ) -> Iterator[pa.RecordBatch]:
+        decoder = self._decoders.setdefault(relation, self._typed.decoder(relation))
+        changes = decoder.decode(offsets, payloads)
+        yield with_names(relation, changes, to_arrow_schema(row_schema(decoder), timezone="UTC"))
+
+
+def typed_batches(found: Iterator[Found], columns: Typed | GivenColumns) -> Iterator[pa.RecordBatch]:
     """Typed rows, as those of a log directory."""
-    decoders: dict[Relation, ChangeDecoder] = {}
+    rows = _FoundColumns(columns) if isinstance(columns, Typed) else columns
     for held in _bounded(found):
         for relation in dict.fromkeys(relation for relation, _ in held if relation is not None):
-            decoder = decoders.setdefault(relation, typed.decoder(relation))
             mine = [record for each, record in held if each == relation]
             for record in mine:
                 if is_pointer(record.payload):
@@ -101,8 +122,10 @@ def typed_batches(found: Iterator[Found], typed: Typed) -> Iterator[pa.RecordBat
                     )
             places = [StreamPosition.parse(record.position) for record in mine]
             offsets = [(place.commit_lsn, place.operation - 1) for place in places]
-            changes = decoder.decode(offsets, [record.payload for record in mine])
-            yield with_names(relation, changes, to_arrow_schema(row_schema(decoder), timezone="UTC"))
+            try:
+                yield from rows.batches(relation, offsets, [record.payload for record in mine])
+            except LayoutChanged as error:
+                raise LayoutChanged(f"{error}. {_FIX_LAYOUT}") from None
 
 
 class _Transaction(NamedTuple):

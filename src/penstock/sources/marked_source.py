@@ -27,7 +27,7 @@ from penstock.kinesis.read.marked_ranges import MarkedTask, read_task
 from penstock.sources.marked_driver import MarkedDriver
 from penstock.sources.marked_offset import offset_json, parse_offset
 from penstock.sources.marked_query import MarkedQuery
-from penstock.sources.marked_rows import Typed, of_tables, raw_batches, typed_batches
+from penstock.sources.marked_rows import Columns, of_tables, raw_batches, typed_batches
 
 
 class _Task(InputPartition):
@@ -38,16 +38,17 @@ class _Task(InputPartition):
 class _Reading:
     """What batch and streaming readers share. Travels to executors: holds nothing of the driver's there."""
 
-    def __init__(self, query: MarkedQuery, typed: Typed | None) -> None:
+    def __init__(self, query: MarkedQuery, columns: Columns) -> None:
         self._query = query
-        self._typed = typed
+        self._columns = columns
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The changes of a task, as Arrow batches."""
         assert isinstance(partition, _Task), "a partition of ours"
         with self._query.lend() as client:
             records = of_tables(read_task(client, partition.task), frozenset(self._query.tables))
-            yield from raw_batches(records) if self._typed is None else typed_batches(records, self._typed)
+            columns = self._columns
+            yield from raw_batches(records) if columns is None else typed_batches(records, columns)
 
 
 class MarkedReader(_Reading, DataSourceReader):
@@ -61,8 +62,8 @@ class MarkedReader(_Reading, DataSourceReader):
 class MarkedStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """`spark.readStream`."""
 
-    def __init__(self, query: MarkedQuery, typed: Typed | None) -> None:
-        super().__init__(query, typed)
+    def __init__(self, query: MarkedQuery, columns: Columns) -> None:
+        super().__init__(query, columns)
         self._driver: MarkedDriver | None = None
         self._ends_with_now = False
         self._available: str | None = None

@@ -8,10 +8,11 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from penstock.kinesis.read.errors import StreamReadError
+from penstock.sources.given_columns import GivenColumns
 from penstock.sources.log_source import ChangesSource
 from penstock.sources.marked_driver import MarkedDriver
 from penstock.sources.marked_query import LATEST, STREAM, MarkedQuery
-from penstock.sources.marked_rows import Typed, marked_schema
+from penstock.sources.marked_rows import Columns, Typed, marked_schema
 from penstock.sources.marked_source import MarkedReader, MarkedStreamReader
 
 
@@ -46,7 +47,7 @@ class PenstockSource(DataSource):
                 raise StreamReadError(
                     f"startingPosition {LATEST} is for readStream: nothing that is there now stands behind it"
                 )
-            return MarkedReader(self._query, self._typed)
+            return MarkedReader(self._query, self._columns(schema))
         assert self._log is not None, "one of both"
         return self._log.reader(schema)
 
@@ -57,4 +58,18 @@ class PenstockSource(DataSource):
                 "a log directory can't be read as a stream: use spark.read, or name a marked stream with"
                 ' .option("kinesis.streamName", …)'
             )
-        return MarkedStreamReader(self._query, self._typed)
+        return MarkedStreamReader(self._query, self._columns(schema))
+
+    def _columns(self, schema: StructType) -> Columns:
+        """How to read what `schema` says: Spark asks for ours only if the user has given none."""
+        assert self._query is not None, "a marked stream"
+        if self._typed is not None:
+            return self._typed
+        if not self._query.is_raw:
+            return GivenColumns(schema)
+        if schema.simpleString() != marked_schema(None, ()).simpleString():
+            raise StreamReadError(
+                "the columns of records are what they are (docs/spark.md): leave out .schema(…), or name a"
+                ' table with .option("table", …)'
+            )
+        return None
