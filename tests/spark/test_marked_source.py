@@ -161,6 +161,20 @@ def test_typed_rows_of_a_table(spark: SparkSession, site: CaptureSite) -> None:
         ("delete", 2, None),
         ("truncate", None, None),
     ]
+    given = (
+        spark.read.format("penstock")
+        .options(**options(site, table="public.accounts"))
+        .schema(
+            "_penstock_tx_offset bigint, _penstock_op_offset bigint, _penstock_lsn string,"
+            " _penstock_relation string, _penstock_action string, _penstock_absent array<string>,"
+            " _penstock_old_key struct<id:bigint>, id bigint, amount decimal(12,2), dropped date, note string"
+        )
+        .load()
+    )
+    by_given = given.orderBy("_penstock_tx_offset", "_penstock_op_offset").collect()
+    assert [(row.id, row.amount, row.note, row.dropped) for row in by_given] == [
+        (row.id, row.amount, row.note, None) for row in rows
+    ]
     raw = spark.read.format("penstock").options(**options(site)).load()
     assert raw.filter("relation = 'public.others'").count() == 1
     assert by_transaction(raw.collect()) == published(site)
@@ -173,6 +187,7 @@ def test_what_can_not_be_read_is_said(spark: SparkSession, site: CaptureSite) ->
         ({"slot": "nobody"}, "has no manifests of the slot nobody"),
         ({"kinesis.accessKey": "x"}, "Credentials are no options"),
         ({"startingPosition": "noon"}, "must be earliest or latest"),
+        ({"startingPosition": "latest"}, "latest is for readStream"),
         ({"maxChangesPerBatch": "0"}, "must be a whole number, 1 or more"),
         ({"table": "accounts"}, "not schema.table"),
     ):
