@@ -17,8 +17,14 @@ _PAGE: Final = 256
 _validate = msgspec.json.Decoder(msgspec.Raw).decode
 
 
+def marked(payload: bytes, prefix: bytes) -> bytes:
+    """A payload that takes one, with its prefix."""
+    # The brace it begins with, and no other: that copies a payload once.
+    return payload.replace(b"{", prefix, 1)
+
+
 class MarkPrefix:
-    """Puts `pos` and `by` before the first member of a payload. All prefixes have the same length."""
+    """Makes prefixes: `pos` and `by`, to stand before the first member of a payload. All have one length."""
 
     def __init__(self, history: History, by: str) -> None:
         self._history = history
@@ -32,9 +38,16 @@ class MarkPrefix:
         """The op_offset at which the page begins."""
         self._head = b""
 
-    def put(self, payload: bytes, commit_lsn: int, op_offset: int) -> bytes | None:
-        """The payload with its prefix; None if it isn't a JSON object that has members."""
-        # Written out: this is the path of every change.
+    def at(self, commit_lsn: int, op_offset: int) -> bytes:
+        """The prefix of a record that stands there."""
+        line = op_offset - self._page_at
+        if commit_lsn != self._commit_lsn or not 0 <= line < _PAGE:
+            line = self._turn_to(commit_lsn, op_offset)
+        return self._head + self._endings[line]
+
+    def of(self, payload: bytes, commit_lsn: int, op_offset: int) -> bytes | None:
+        """The prefix of this payload; None if it takes none, being no JSON object that has members."""
+        # `at`, written out: this is the path of every change.
         if payload[:2] != b'{"':
             return None
         try:
@@ -44,8 +57,12 @@ class MarkPrefix:
         line = op_offset - self._page_at
         if commit_lsn != self._commit_lsn or not 0 <= line < _PAGE:
             line = self._turn_to(commit_lsn, op_offset)
-        # The brace it begins with, and no other: that copies a payload once.
-        return payload.replace(b"{", self._head + self._endings[line], 1)
+        return self._head + self._endings[line]
+
+    def put(self, payload: bytes, commit_lsn: int, op_offset: int) -> bytes | None:
+        """The payload with its prefix; None if it takes none."""
+        prefix = self.of(payload, commit_lsn, op_offset)
+        return None if prefix is None else marked(payload, prefix)
 
     def _turn_to(self, commit_lsn: int, op_offset: int) -> int:
         """Open the page of an operation; returns its line there."""

@@ -232,7 +232,16 @@ class KinesisClient:
             return Failed(type(error).__name__, what, stream_fault=False)
 
     def _body(self, events: Sequence[ChangeEvent]) -> bytes:
-        records = _encode([_Record(event.payload, event.partition_key) for event in events])
+        # `data`, written out: this is the path of every change.
+        records = _encode(
+            [
+                _Record(
+                    event.payload.replace(b"{", prefix, 1) if (prefix := event.prefix) else event.payload,
+                    event.partition_key,
+                )
+                for event in events
+            ]
+        )
         return b'%b,"Records":%b}' % (self._stream.named[:-1], records)
 
 

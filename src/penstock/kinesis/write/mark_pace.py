@@ -22,9 +22,9 @@ class MarkPace:
         self._last = now - rest_s
         self._next_at = now
 
-    def due_at(self, *, waiting_records: int) -> float:
-        """When to send the next one."""
-        return self._next_at if waiting_records else max(self._next_at, self._last + self._rest_s)
+    def due_at(self, *, at_rest: bool) -> float:
+        """When to send the next one; `at_rest`: whether no record waits for it."""
+        return max(self._next_at, self._last + self._rest_s) if at_rest else self._next_at
 
     def sent(self, now: float, size_bytes: int) -> None:
         """One was accepted."""

@@ -71,6 +71,8 @@ class Marker:
         self._flight: Flight | None = None
         self._after: str | None = None
         """The sequence number of the last manifest."""
+        self._rests = True
+        """Whether nothing has waited for a manifest when that was last looked at."""
         self._attempt = 0
         self._failing_since: float | None = None
         self._said_at = float("-inf")
@@ -89,7 +91,7 @@ class Marker:
     @property
     def is_behind(self) -> bool:
         """Whether accepted records wait for a manifest."""
-        return self._marks.waiting_records > 0
+        return self._marks.is_waiting(self._tracker.frontier_lsn)
 
     def on_moved(self, callback: Callable[[], None]) -> None:
         """Call this whenever more may be confirmed."""
@@ -97,24 +99,23 @@ class Marker:
 
     def accepted(self, events: Sequence[ChangeEvent], entries: Sequence[Entry]) -> None:
         """These events were accepted, and are marked in the tracker."""
-        waited = self._marks.waiting_records
         self._marks.accepted(events, entries, self._tracker.frontier_lsn)
         # Behind the first that waits, more of them change nothing about when a manifest is due.
-        if not waited and self._marks.waiting_records:
+        if self._rests and self.is_behind:
             self._wake.set()
 
     async def run(self) -> None:
         """Send manifests when they are due, until cancelled, or until none is accepted for too long."""
         while True:
             now = time.monotonic()
-            # A commit may come long after its last record, and moves the frontier by itself.
-            self._marks.passed(self._tracker.frontier_lsn)
-            due_at = self._pace.due_at(waiting_records=self._marks.waiting_records)
+            self._rests = not self.is_behind
+            due_at = self._pace.due_at(at_rest=self._rests)
             if due_at <= now:
                 async with self._turn:
                     await self._send()
                 continue
             self._wake.clear()
+            # A commit may come long after its last record, and moves the frontier by itself.
             try:
                 async with asyncio.timeout(min(due_at - now, _LOOK_EVERY_S)):
                     await self._wake.wait()
