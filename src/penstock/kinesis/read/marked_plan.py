@@ -82,7 +82,9 @@ class MarkedPlan:
     3. What was read ahead and never happened in the history of a later manifest is left out, for as long as
        it is in no batch. What is in one counts as applied. The chain is then built again from all that was
        taken behind the offset: what had said nothing new beside the lost ones may be needed now.
-    4. `held_since` is when the first manifest came that is held back for another; too long ago is a gap.
+    4. `held_since` is when the first manifest came that is held back for another; too long ago is a gap. So
+       are more of them than ever come too early: whoever was stopped for longer than retention finds nothing
+       else, up to the end of the stream, and is told so before all of that is read.
     """
 
     def __init__(self, fetch: Fetch, slot: str) -> None:
@@ -197,8 +199,11 @@ class MarkedPlan:
         if is_enough():
             return
         for place, manifest in self._fetch(self._chain.place):
-            if self._take(_Taken(place, manifest)) and is_enough():
+            has_more = self._take(_Taken(place, manifest))
+            if has_more and is_enough():
                 return
+            if not has_more and self._chain.is_full and (gap := self._chain.gap) is not None:
+                raise gap
         self.is_at_tip = True
         gap = self._chain.gap
         if gap is None:
@@ -206,7 +211,7 @@ class MarkedPlan:
             return
         if self._held_since is None:
             self._held_since = now
-        if now - self._held_since >= patience_s:
+        if now - self._held_since >= patience_s or self._chain.is_full:
             raise gap
 
     def _take(self, taken: _Taken) -> bool:

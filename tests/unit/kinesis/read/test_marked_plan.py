@@ -7,10 +7,10 @@ from msgspec.structs import replace
 
 from penstock.kinesis.marked.manifest import Manifest
 from penstock.kinesis.read import marked_plan
-from penstock.kinesis.read.chain import HistoryLost, StreamGap
+from penstock.kinesis.read.chain import MOST_HELD, HistoryLost, StreamGap
 from penstock.kinesis.read.errors import RecordsExpired
 from penstock.kinesis.read.manifest_log import Place
-from penstock.kinesis.read.marked_plan import PATIENCE_S, MarkedOffset, MarkedPlan, ReadLimits
+from penstock.kinesis.read.marked_plan import MOST_STEPS, PATIENCE_S, MarkedOffset, MarkedPlan, ReadLimits
 from penstock.model.lsn import format_lsn
 from penstock.model.stream_position import StreamPosition
 
@@ -116,6 +116,19 @@ def test_a_gap_is_given_time_unless_there_is_an_end() -> None:
         MarkedPlan(log.fetch, "slot").advance(START, NO_LIMITS, 0.0, up_to=at(30))
     log.manifests.append(manifest(10, 20))
     assert resolved(MarkedPlan(log.fetch, "slot").advance(START, NO_LIMITS, 0.0)) == 30
+
+
+def test_a_gap_is_said_before_all_that_lies_behind_it_is_read() -> None:
+    """A query was stopped for longer than retention: what is left has nothing that follows its offset."""
+    log = Log(*chain(50_000))
+    log.trimmed = 2
+    plan = MarkedPlan(log.fetch, "slot")
+    for _ in range(2):
+        with pytest.raises(StreamGap, match="up to 0/A of timeline 1, and the next manifest begins at 0/1E"):
+            plan.advance(START, NO_LIMITS, 0.0)
+        assert MOST_HELD < log.read < 2 * MOST_STEPS
+    with pytest.raises(StreamGap):
+        MarkedPlan(log.fetch, "slot").links(START, START._replace(resolved=at(50)), 0.0)
 
 
 def test_nothing_lies_beyond_the_end_that_was_asked_for() -> None:
