@@ -82,9 +82,9 @@ class MarkedPlan:
     3. What was read ahead and never happened in the history of a later manifest is left out, for as long as
        it is in no batch. What is in one counts as applied. The chain is then built again from all that was
        taken behind the offset: what had said nothing new beside the lost ones may be needed now.
-    4. `held_since` is when the first manifest came that is held back for another; too long ago is a gap. So
-       are more of them than ever come too early: whoever was stopped for longer than retention finds nothing
-       else, up to the end of the stream, and is told so before all of that is read.
+    4. `held_since` is when a manifest was first missed that follows the last link; too long ago is a gap. So
+       are more that wait for it than ever come too early: whoever was stopped for longer than retention finds
+       nothing else, up to the end of the stream, and is told so before all of that is read.
     """
 
     def __init__(self, fetch: Fetch, slot: str) -> None:
@@ -100,7 +100,9 @@ class MarkedPlan:
         """All that was taken and ends behind `_at`, in order, except what was left out."""
         self._lines: dict[_Line, Manifest] = {}
         """One manifest of each history that was seen."""
-        self._held_since: float | None = None
+        self._held_at: str | None = None
+        """The end of the last link when a manifest behind it was missed; None: none is."""
+        self._held_since = 0.0
         self.is_at_tip = False
         """Whether the last call read all manifests that were there: it stops where a batch is full."""
 
@@ -163,7 +165,7 @@ class MarkedPlan:
         """The chain from an offset on, of these."""
         self._at = offset
         self._steps, self._changes, self._bytes = [], 0, 0
-        self._held_since = None
+        self._held_at = None
         self._chain = Chain(
             slot=self._slot, system=offset.system, applied=offset.resolved, place=offset.place
         )
@@ -207,10 +209,10 @@ class MarkedPlan:
         self.is_at_tip = True
         gap = self._chain.gap
         if gap is None:
-            self._held_since = None
+            self._held_at = None
             return
-        if self._held_since is None:
-            self._held_since = now
+        if self._held_at != self._chain.applied:
+            self._held_at, self._held_since = self._chain.applied, now
         if now - self._held_since >= patience_s or self._chain.is_full:
             raise gap
 

@@ -118,6 +118,34 @@ def test_a_gap_is_given_time_unless_there_is_an_end() -> None:
     assert resolved(MarkedPlan(log.fetch, "slot").advance(START, NO_LIMITS, 0.0)) == 30
 
 
+def test_each_manifest_that_is_missing_is_given_time_of_its_own() -> None:
+    log = Log(manifest(20, 30))
+    plan = MarkedPlan(log.fetch, "slot")
+    assert plan.advance(START, NO_LIMITS, 0.0) == START
+    # The first one comes, and another one is missing by then.
+    log.manifests += [manifest(10, 20), manifest(40, 50)]
+    offset = plan.advance(START, NO_LIMITS, 100.0)
+    assert resolved(offset) == 30
+    assert plan.advance(offset, NO_LIMITS, 100.0 + PATIENCE_S - 1) == offset
+    with pytest.raises(StreamGap, match="up to 0/1E of timeline 1, and the next manifest begins at 0/28"):
+        plan.advance(offset, NO_LIMITS, 100.0 + PATIENCE_S)
+
+
+def test_one_that_came_with_a_full_batch_is_no_longer_missing() -> None:
+    """Nobody looks for a gap where a batch is full."""
+    log = Log(manifest(20, 30))
+    plan = MarkedPlan(log.fetch, "slot")
+    assert plan.advance(START, NO_LIMITS, 0.0) == START
+    log.manifests.append(manifest(10, 20))
+    offset = plan.advance(START, ReadLimits(changes=1), 1.0)
+    assert resolved(offset) == 20
+    log.manifests.append(manifest(40, 50))
+    offset = plan.advance(offset, NO_LIMITS, 100.0)
+    assert resolved(offset) == 30
+    with pytest.raises(StreamGap):
+        plan.advance(offset, NO_LIMITS, 100.0 + PATIENCE_S)
+
+
 def test_a_gap_is_said_before_all_that_lies_behind_it_is_read() -> None:
     """A query was stopped for longer than retention: what is left has nothing that follows its offset."""
     log = Log(*chain(50_000))
