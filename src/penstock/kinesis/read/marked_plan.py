@@ -11,6 +11,7 @@ from penstock.kinesis.marked.manifest import Manifest
 from penstock.kinesis.read.chain import Chain, Link, denies, has_happened
 from penstock.kinesis.read.errors import RecordsExpired
 from penstock.kinesis.read.manifest_log import Place
+from penstock.kinesis.read.steady_reading import Fetch, SteadyReading
 from penstock.model.stream_position import StreamPosition
 
 PATIENCE_S: Final = 60.0
@@ -67,15 +68,12 @@ class _Line(NamedTuple):
     history: tuple[tuple[int, str], ...]
 
 
-Fetch = Callable[[Place | None], Iterable[tuple[Place, Manifest]]]
-"""The manifests that are there now, behind a place."""
-
-
 class MarkedPlan:
     """Follows the manifests behind an offset. Knows no clock and no Spark; `fetch` asks the stream.
 
-    1. `advance` reads new manifests, no more than a batch needs, and gives the offset of the next batch: as
-       many links of the chain as the limits allow, at least one, or the same offset if there is none.
+    1. `advance` takes new manifests, no more than a batch needs, and gives the offset of the next batch: as
+       many links of the chain as the limits allow, at least one, or the same offset if there is none. What
+       came on the same page is there for the next one (SteadyReading).
     2. `links` gives the links between two offsets, those of a restarted query included: then the chain is
        built again from the first of them. Where it doesn't reach the second, manifests are gone: an error.
        A manifest reaches it only if the second has happened in its history: others tell of other changes.
@@ -88,7 +86,7 @@ class MarkedPlan:
     """
 
     def __init__(self, fetch: Fetch, slot: str) -> None:
-        self._fetch = fetch
+        self._reading = SteadyReading(fetch)
         self._slot = slot
         self._chain: Chain[Place | None] | None = None
         self._steps: list[_Step] = []
@@ -200,7 +198,7 @@ class MarkedPlan:
         self.is_at_tip = False
         if is_enough():
             return
-        for place, manifest in self._fetch(self._chain.place):
+        for place, manifest in self._reading.behind(self._chain.place):
             has_more = self._take(_Taken(place, manifest))
             if has_more and is_enough():
                 return
