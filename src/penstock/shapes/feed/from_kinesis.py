@@ -34,7 +34,7 @@ class KinesisFeed:
     1. Manifests are put in order (Chain), and each link goes into the books: who was touched, and how far.
     2. A manifest that doesn't come within a patience is a gap: shapes that lack what it spoke of are
        snapshotted again, and the others go on. At the start it doesn't wait: everything that is there
-       has been read in order.
+       has been read in order. Nor does it where the chain is full.
     3. What a former primary wrote and the server doesn't have never happened: its manifests are left out. The
        capture that goes on writes from where the server's slot stands; else there is a gap.
     4. A timeline that the server doesn't have, another system under the slot's name: an error, which ends the
@@ -148,7 +148,7 @@ class KinesisFeed:
             return
         if applied != self._held_at:
             self._held_at, self._held_since = applied, now
-        if not at_once and now - self._held_since < PATIENCE_S:
+        if not at_once and not self._chain.is_full and now - self._held_since < PATIENCE_S:
             return
         _log.error("stream_gap", detail=str(gap))
         position, links = self._chain.leap()

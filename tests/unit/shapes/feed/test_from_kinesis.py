@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from penstock.kinesis.marked.manifest import Manifest
+from penstock.kinesis.read import chain
 from penstock.kinesis.read.chain import Chain
 from penstock.kinesis.read.errors import StreamReadError
 from penstock.kinesis.read.manifest_log import Arrived, Place
@@ -76,6 +77,8 @@ class Desk:
         self.ledger.add("a", interval_s=0.0, held=whole(START - 1), now=0.0)
         self.ledger.add("b", interval_s=0.0, held=whole(ahead - 1), now=0.0)
         self.noted: list[SnapshotAgain] = []
+        self.noted_at = 0
+        """So many manifests were read then."""
         self.stream = Stream(*calls)
         self.feed = KinesisFeed(
             cast(MarkedStream, self.stream),
@@ -90,6 +93,7 @@ class Desk:
 
     async def note(self, again: Sequence[SnapshotAgain]) -> None:
         self.noted += again
+        self.noted_at = self.stream.place
         for each in again:
             self.ledger.noted(each.shape)
 
@@ -183,6 +187,17 @@ def test_a_gap_shows_though_manifests_never_cease(monkeypatch: pytest.MonkeyPatc
     assert {again.shape for again in desk.noted} == {"a", "b"}
     assert len(desk.noted) == 2
     assert desk.feed.received_lsn > 120
+
+
+def test_a_gap_before_a_whole_stream_is_said_before_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the start all of it is there; the end of it may be a day away, and nothing in it closes the gap."""
+    monkeypatch.setattr(from_kinesis, "AT_ONCE", 1)
+    monkeypatch.setattr(chain, "MOST_HELD", 10)
+    desk = Desk(*([manifest(lsn, lsn + 1)] for lsn in range(200, 300)))
+    desk.run()
+    assert [again.shape for again in desk.noted] == ["a", "b"]
+    assert desk.noted_at == 11
+    assert desk.feed.received_lsn == 300
 
 
 def test_a_timeline_that_the_server_does_not_have_is_an_error() -> None:
