@@ -15,6 +15,7 @@ from tests.faults.rig import Rig
 from tests.faults.workload import Writers
 from tests.servers.capture_site import metric, readiness, wait_for_phase, wait_until
 from tests.servers.faults import (
+    ACCESS_DENIED,
     INTERNAL_FAILURE,
     THROTTLED,
     Answer,
@@ -152,6 +153,22 @@ def test_postgres_is_told_of_nothing_that_no_manifest_speaks_of(rig: Rig) -> Non
         assert rig.oracle.sample().confirmed_lsn < rig.oracle.committed()[before].end_lsn
         assert len(marked(rig).records) > len(writers.committed) // 2
         assert readiness(capture)["status"] == 503
+        rig.proxy.clear()
+        rig.wait_until_confirmed()
+    assert list(marked(rig).transactions()) == rig.transactions()
+
+
+def test_no_record_leaves_before_a_manifest_could_speak_of_it(rig: Rig) -> None:
+    """A role without kinesis:PutRecord: each leadership would publish everything again, without end."""
+    writers = Writers(rig.conninfo, seed=26, writers=1)
+    rig.proxy.inject(Answer(ACCESS_DENIED), operation="PutRecord")
+    with rig.capture(**MARKED, SINK_OUTAGE_DISCONNECT_S=2) as capture:
+        capture.wait_for_log("streaming")
+        writers.write(transactions=20)
+        capture.wait_for_log("SinkOutage", count=2, timeout=60)
+        assert marked(rig).records == []
+        assert readiness(capture)["status"] == 503
+        assert capture.events("manifest_failed")[0]["code"] == "AccessDeniedException"
         rig.proxy.clear()
         rig.wait_until_confirmed()
     assert list(marked(rig).transactions()) == rig.transactions()

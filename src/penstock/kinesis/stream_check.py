@@ -64,7 +64,7 @@ def judge_refusal(settings: KinesisSettings, failed: Failed, named_by: str = "KI
         return Finding.warn(
             "stream",
             f"{settings.stream!r} can't be described by this role ({code})",
-            "none, if the stream exists and the role has kinesis:PutRecords; to have it checked,"
+            f"none, if the stream exists and the role has {_rights(settings)}; to have it checked,"
             " allow kinesis:DescribeStreamSummary",
         )
     if code == _NO_SUCH_STREAM:
@@ -112,7 +112,16 @@ def judge_stream(
             f" KINESIS_MAX_RECORD_BYTES is {settings.max_record_bytes}",
             "raise the stream's record size, or lower the setting",
         )
-    return Finding.ok("stream", found, "only the first record shows whether this role may write to it")
+    return Finding.ok(
+        "stream",
+        found,
+        f"only the first record shows whether this role may write to it ({_rights(settings)})",
+    )
+
+
+def _rights(settings: KinesisSettings) -> str:
+    manifests = ", and kinesis:PutRecord on the stream of the manifests"
+    return f"kinesis:PutRecords{manifests if settings.marked_stream else ''}"
 
 
 def check_quarantine(url: str, region: str) -> Finding:

@@ -41,6 +41,9 @@ class Marker:
 
     Records accepted, manifest accepted, Postgres told: in this order. A manifest that failed, or whose answer
     was lost, is replaced by one with the same `since` that says more.
+
+    The first one says where the leadership begins, and goes out at once. While it isn't accepted no record
+    should leave: no manifest would speak of it, and the next leadership would send it again.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class Marker:
         self._threads = DaemonThreads(1, name="put-mark")
         self._turn = asyncio.Lock()
         self._wake = asyncio.Event()
+        self._begun = asyncio.Event()
         self._under_way: asyncio.Future[MarkResult] | None = None
         self._flight: Flight | None = None
         self._after: str | None = None
@@ -90,6 +94,10 @@ class Marker:
     def is_behind(self) -> bool:
         """Whether accepted records wait for a manifest."""
         return self._marks.waiting_records > 0
+
+    async def begun(self) -> None:
+        """Wait until the first manifest is accepted."""
+        await self._begun.wait()
 
     def on_moved(self, callback: Callable[[], None]) -> None:
         """Call this whenever more may be confirmed."""
@@ -168,6 +176,7 @@ class Marker:
 
     def _placed(self, result: Placed, size_bytes: int, now: float) -> None:
         self._marks.settle()
+        self._begun.set()
         self._after = result.sequence
         self._attempt, self._failing_since = 0, None
         self._pace.sent(now, size_bytes)

@@ -134,6 +134,22 @@ async def test_a_failed_one_is_replaced_by_one_that_says_more() -> None:
     assert some.sink.spans() == [(100, 110, 1), (100, 120, 2)]
 
 
+async def test_it_has_begun_when_the_first_one_is_accepted() -> None:
+    some = made(Sink(DENIED, THROTTLED))
+    begun = asyncio.create_task(some.marker.begun())
+    seen = []
+
+    def look() -> bool:
+        seen.append((len(some.sink.sent), begun.done()))
+        return begun.done()
+
+    await some.until(look)
+
+    assert len(some.sink.sent) == 3
+    assert not any(done for sent, done in seen if sent < 3)
+    await asyncio.wait_for(some.marker.begun(), 1)
+
+
 async def test_at_rest_the_first_one_says_where_it_begins_and_then_it_is_silent() -> None:
     some = made(Sink())
     await some.until(lambda: bool(some.sink.sent))
