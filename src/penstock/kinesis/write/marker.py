@@ -95,6 +95,12 @@ class Marker:
         """Whether accepted records wait for a manifest."""
         return self._marks.waiting_records > 0
 
+    def delivered_lsn(self) -> int:
+        """Everything before it is where readers find it; past what a manifest says if no record is there."""
+        accepted_lsn = self._tracker.frontier_lsn
+        self._marks.passed(accepted_lsn)
+        return self.frontier_lsn if self.is_behind else accepted_lsn
+
     async def begun(self) -> None:
         """Wait until the first manifest is accepted."""
         await self._begun.wait()

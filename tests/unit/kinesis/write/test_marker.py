@@ -150,6 +150,22 @@ async def test_it_has_begun_when_the_first_one_is_accepted() -> None:
     await asyncio.wait_for(some.marker.begun(), 1)
 
 
+async def test_accepted_records_that_wait_for_a_manifest_are_not_delivered() -> None:
+    some = made(Sink())
+    assert some.marker.delivered_lsn() == 100
+    some.tracker.frontier_lsn = 110
+    assert some.marker.delivered_lsn() == 110, "no record is there"
+    some.accept(110, 120)
+    assert some.marker.delivered_lsn() == 100
+    await some.marker.catch_up()
+    assert some.marker.delivered_lsn() == 120
+    some.accept(120, 120)
+    assert some.marker.delivered_lsn() == 120, "its commit is still to come"
+    some.tracker.frontier_lsn = 130
+    assert some.marker.delivered_lsn() == 120
+    await some.marker.close()
+
+
 async def test_at_rest_the_first_one_says_where_it_begins_and_then_it_is_silent() -> None:
     some = made(Sink())
     await some.until(lambda: bool(some.sink.sent))
