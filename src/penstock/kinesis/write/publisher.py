@@ -355,6 +355,7 @@ class KinesisPublisher:
 
     async def _quarantine(self, event: ChangeEvent) -> None:
         await self._undeliverable.quarantine(event, REFUSED)
+        self._queue.resize(event, len(event.payload) + len(event.partition_key.encode()))
         now = time.monotonic()
         if not self._plan.is_active:
             self._clock.rest(now)

@@ -258,11 +258,13 @@ async def test_refused_records_are_quarantined_one_at_a_time() -> None:
 async def test_each_poison_record_is_quarantined_and_a_pointer_takes_its_place() -> None:
     store = MemoryStore()
     taken: list[bytes] = []
+    sizes: list[int] = []
 
     def refuse_poison(events: Sequence[ChangeEvent]) -> Result:
         if any(event.partition_key.startswith("bad") and not event.is_pointer for event in events):
             return Refused("ValidationException", "no")
         taken.extend(event.payload for event in events)
+        sizes.extend(event.record_size_bytes for event in events if event.is_pointer)
         return accepted(events)
 
     made = parts(Sink(refuse_poison), store=store)
@@ -272,6 +274,9 @@ async def test_each_poison_record_is_quarantined_and_a_pointer_takes_its_place()
 
     assert len(store.stored) == 3
     assert sorted(payload[:13] for payload in taken) == [b'{"action":"Q"'] * 3 + [b"{}"]
+    pointers = [payload for payload in taken if payload.startswith(b'{"action":"Q"')]
+    assert sizes == [len(payload) + len("bad1") for payload in pointers], "manifests tell of what is there"
+    assert made.queue.bytes_inflight == 0
 
 
 @pytest.mark.parametrize("too_large", [False, True], ids=["refused before", "never sent before"])
