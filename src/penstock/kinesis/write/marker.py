@@ -74,7 +74,7 @@ class Marker:
         self._under_way: asyncio.Future[MarkResult] | None = None
         self._flight: Flight | None = None
         self._after: str | None = None
-        """The sequence number of the last manifest."""
+        """The sequence number of the last manifest, unless one that named it was refused."""
         self._attempt = 0
         self._failing_since: float | None = None
         self._said_at = float("-inf")
@@ -200,6 +200,10 @@ class Marker:
                 raise LineStale(f"no sign of leadership for {age_s:.1f} s")
             return
         self._metrics.manifest_errors.labels(result.code).inc()
+        if isinstance(result, Refused):
+            # It may be the number: a stream that was created again doesn't know it. Order is a courtesy to
+            # readers, who hold back a manifest that comes too early.
+            self._after = None
         # A manifest is small and plain: if it is refused, the fault isn't its own.
         if isinstance(result, Refused) or result.stream_fault:
             self._health.set_fault(Fault.MARKS, f"manifests are refused: {result.code}: {result.message}")

@@ -188,6 +188,21 @@ async def test_refusals_make_it_unready_until_one_is_accepted(refusal: MarkResul
     assert not any("manifests" in each for each in some.health.readiness(0.0).reasons)
 
 
+async def test_one_that_is_refused_is_not_sent_with_the_same_number_again() -> None:
+    """The stream may have been made again: then it doesn't know that number, and never will."""
+    some = made(Sink(Placed("40"), INVALID, THROTTLED, Placed("50")))
+    some.accept(100, 110)
+
+    def look() -> bool:
+        if some.marker.frontier_lsn == some.tracker.frontier_lsn < 130:
+            some.accept(some.tracker.frontier_lsn, some.tracker.frontier_lsn + 10)
+        return some.marker.frontier_lsn == 130
+
+    await some.until(look)
+
+    assert [after for *_, after in some.sink.sent] == [None, "40", None, None, "50"]
+
+
 async def test_none_accepted_for_long_is_an_outage() -> None:
     some = made(Sink(*[THROTTLED] * 10_000), outage_limit_s=0.1)
     some.accept(100, 110)
