@@ -170,6 +170,7 @@ class Marker:
             self._marks.take_back()
             raise
         if not done:
+            self._marks.take_back()
             raise SinkOutage(f"a manifest is under way for {self._outage_limit_s:.0f} s")
         result, self._under_way = self._under_way.result(), None
         now = time.monotonic()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -265,6 +266,25 @@ async def test_one_that_is_given_up_in_mid_send_is_said_again() -> None:
     await some.marker.catch_up()
     assert some.sink.spans() == [(100, 110, 1), (100, 110, 1)]
     assert (some.marker.frontier_lsn, some.marker.marked_records) == (110, 1)
+    await some.marker.close()
+
+
+async def test_one_that_hangs_is_an_outage_and_leaves_nothing_behind() -> None:
+    """A drain may still try to say what was accepted."""
+    answers = threading.Event()
+
+    def hangs() -> MarkResult:
+        answers.wait(10)
+        return Placed("41")
+
+    some = made(Sink(hangs), outage_limit_s=0.1)
+    some.accept(100, 110)
+    with pytest.raises(SinkOutage, match="under way"):
+        await some.marker.catch_up()
+    assert (some.marker.frontier_lsn, some.marker.is_behind) == (100, True)
+    answers.set()
+    await some.marker.catch_up()
+    assert some.marker.frontier_lsn == 110
     await some.marker.close()
 
 
