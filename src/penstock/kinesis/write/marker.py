@@ -123,7 +123,11 @@ class Marker:
             now = time.monotonic()
             # A commit may come long after its last record, and moves the frontier by itself.
             self._marks.passed(self._tracker.frontier_lsn)
-            due_at = self._pace.due_at(waiting_records=self._marks.waiting_records)
+            complete_lsn = self._marks.complete_lsn(self._tracker.frontier_lsn)
+            due_at = self._pace.due_at(
+                waiting_records=self._marks.waiting_records,
+                passed_bytes=complete_lsn - self._marks.since_lsn,
+            )
             if due_at <= now:
                 async with self._turn:
                     await self._send()

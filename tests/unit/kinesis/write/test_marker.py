@@ -15,7 +15,7 @@ import pytest
 from penstock.errors import LineStale, SinkOutage
 from penstock.kinesis.aws.outcome import Failed, MarkResult, Placed, Refused, Unsent
 from penstock.kinesis.write.event import ChangeEvent
-from penstock.kinesis.write.mark_pace import MarkPace
+from penstock.kinesis.write.mark_pace import MUCH_WAL_BYTES, MarkPace
 from penstock.kinesis.write.marker import Marker
 from penstock.kinesis.write.marks import Marks, Signature
 from penstock.kinesis.write.sending import Sending
@@ -286,6 +286,19 @@ async def test_one_that_hangs_is_an_outage_and_leaves_nothing_behind() -> None:
     await some.marker.catch_up()
     assert some.marker.frontier_lsn == 110
     await some.marker.close()
+
+
+async def test_much_wal_without_a_record_is_told_of_before_the_rest_is_over() -> None:
+    some = made(Sink())
+    running = asyncio.create_task(some.until(lambda: some.marker.frontier_lsn > 100))
+    async with asyncio.timeout(10):
+        while not some.sink.sent:  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+    some.tracker.frontier_lsn = 100 + MUCH_WAL_BYTES
+    began_at = time.monotonic()
+    await running
+    assert time.monotonic() - began_at < 5
+    assert some.sink.spans() == [(100, 100, 0), (100, 100 + MUCH_WAL_BYTES, 0)]
 
 
 async def test_a_commit_that_comes_after_its_records_is_told_of_soon() -> None:
