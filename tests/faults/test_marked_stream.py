@@ -118,6 +118,38 @@ def test_whole_transactions_whatever_fails(rig: Rig) -> None:
     assert not rig.proxy.log.violations
 
 
+def test_begin_and_commit_stand_around_their_transaction(rig: Rig) -> None:
+    """With failures and a takeover; a reader that goes by positions alone finds them first and last."""
+    over = {**MARKED, "WAL2JSON_INCLUDE_TRANSACTIONS": "true"}
+    writers = Writers(rig.conninfo, seed=27, writers=3, keys=12)
+    with rig.capture(**over) as leader:
+        leader.wait_for_log("streaming")
+        rig.proxy.inject(FailRecords(share=0.1), probability=0.2)
+        writers.write(transactions=40)
+        leader.kill9()
+    with rig.capture(**over) as second:
+        second.wait_for_log("streaming")
+        writers.write(transactions=40)
+        rig.proxy.clear()
+        rig.wait_until_confirmed()
+    stream = marked(rig)
+    assert_chain(stream)
+    whole = [[json.loads(payload) for payload in payloads] for payloads in stream.transactions()]
+    for begin, *changes, commit in whole:
+        assert (begin["action"], commit["action"]) == ("B", "C")
+        assert {each["xid"] for each in (begin, *changes)} == {commit["xid"]}
+        assert begin["lsn"] == commit["lsn"]
+    without_xid = [[{**each, "xid": None} for each in changes] for _, *changes, _ in whole]
+    committed = [[{**json.loads(each), "xid": None} for each in changes] for changes in rig.transactions()]
+    assert [changes for changes in without_xid if changes] == committed
+    places = {json.loads(data)["action"]: set[bytes]() for _, data in stream.payloads()}
+    for record, data in stream.payloads():
+        places[json.loads(data)["action"]].add(record.data[34:46])
+    assert places.pop("B") == {b"0" * 12}
+    assert places.pop("C") == {b"F" * 12}
+    assert all(int(place, 16) % 2 for changes in places.values() for place in changes)
+
+
 def test_a_reader_goes_on_from_any_manifest(rig: Rig, marks_stream: str) -> None:
     """And manifests may stand in a stream of their own."""
     writers = Writers(rig.conninfo, seed=22, writers=2)
