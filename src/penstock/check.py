@@ -32,7 +32,11 @@ async def find(settings: CaptureSettings) -> list[Finding]:
 def _check_streams(settings: CaptureSettings) -> list[Finding]:
     """The stream, and that of the manifests if it is another."""
     kinesis = settings.kinesis
-    found = [check_stream(kinesis, keys_matter=settings.keys_matter)]
+    found = [
+        check_stream(
+            kinesis, keys_matter=settings.keys_matter, may_be_unordered=not settings.kinesis.marked_stream
+        )
+    ]
     if kinesis.marked_stream and kinesis.marks_stream not in (None, kinesis.stream):
         marks = kinesis.model_copy(update={"stream": kinesis.marks_stream})
         found.append(check_stream(marks, keys_matter=True)._replace(subject="manifests"))

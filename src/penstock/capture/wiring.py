@@ -142,10 +142,16 @@ class Pipeline:
             key_indexes=key_indexes,
             stand_in=undeliverable.stand_in,
             answering=Answering(self.walk, self.feedback, freshness),
-            sink_room=self.publisher.room,
+            sink_room=self._sink_room,
         )
         self._tell_when_something_moves()
         _spare_the_collector()
+
+    async def _sink_room(self) -> None:
+        """Nothing is read, and so nothing published, that no manifest could speak of."""
+        if self.marker is not None:
+            await self.marker.begun()
+        await self.publisher.room()
 
     def _tell_when_something_moves(self) -> None:
         self.publisher.on_marked(self.feedback.send_if_moved)

@@ -348,6 +348,16 @@ def test_what_is_no_object_is_unfit_for_a_marked_stream() -> None:
     assert (taken.unfit.payload, taken.unfit.fault, taken.next_frame) == (broken, NO_OBJECT, 2)
 
 
+def test_a_table_whose_name_is_no_utf_8_goes_into_a_marked_stream_without_one() -> None:
+    """Frames are in the encoding of the database: LATIN1, or anything."""
+    some = parts(prefix=MARK)
+    payload = b'{"action":"I","schema":"public","table":"caf\xe9","columns":[{"name":"id","value":7}]}'
+
+    (event,) = some.take(boundary("B", 100, 110), xlogdata(payload), boundary("C", 100, 110)).events
+
+    assert (event.payload, event.relation, event.fault) == (payload, None, None)
+
+
 def test_a_full_window_stops_reading_until_it_moves() -> None:
     some = parts(window=2)
     views = [memoryview(frame) for frame in [*transaction(100, 110, 1, 2, 3), keepalive(500)]]

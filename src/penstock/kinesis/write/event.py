@@ -51,6 +51,10 @@ class ChangeEvent(msgspec.Struct, gc=False, eq=False):
         """The record."""
         return marked(self.payload, self.prefix) if self.prefix else self.payload
 
+    def measure(self) -> int:
+        """What Kinesis counts of it as it is now."""
+        return len(self.data) + len(self.partition_key.encode())
+
     @property
     def offset(self) -> LogOffset:
         """The position of this change."""

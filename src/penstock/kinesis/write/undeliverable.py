@@ -63,7 +63,7 @@ class UndeliverablePolicy:
         else:
             await self.quarantine(event, reason)
             event.fault = None
-        event.record_size_bytes = len(event.data) + len(event.partition_key.encode())
+        event.record_size_bytes = event.measure()
         return event
 
     def doubt(self, event: ChangeEvent, why: str) -> None:
