@@ -165,6 +165,23 @@ def test_a_filter_needs_the_old_rows(site: StreamSite, run_once: RunOnce) -> Non
     assert not site.marked("lines").manifests
 
 
+def test_a_change_from_a_time_without_old_rows_is_a_gap(site: StreamSite, run_once: RunOnce) -> None:
+    """The catalog says FULL before and after it: only the change shows that its old row isn't there."""
+    site.sql("ALTER TABLE lines REPLICA IDENTITY FULL; INSERT INTO lines VALUES (1, 2), (2, 2)")
+    site.write_file(shape_lines("lines", 'where = "v > 1"'))
+    assert run_once(site, **site.env()) == 0
+    site.sql("UPDATE lines SET v = 3")
+    assert run_once(site, **site.env()) == 0
+    assert site.transactions("lines") == [[("U", 1), ("U", 2)]]
+
+    site.sql("ALTER TABLE lines REPLICA IDENTITY DEFAULT")
+    site.sql("UPDATE lines SET v = 0 WHERE id = 1")
+    site.sql("ALTER TABLE lines REPLICA IDENTITY FULL")
+    assert run_once(site, **site.env()) == 0
+    with pytest.raises(StreamBroken, match="GAP"):
+        site.transactions("lines")
+
+
 def plant(site: StreamSite, shape: str, change: dict[str, Any]) -> None:
     """Put a change into the stream that never happened."""
     records, key = site.kinesis.read_all(site.stream), partition_key(shape)

@@ -37,6 +37,7 @@ from penstock.lake.ports import ChangePart, JobDone, TableState
 from penstock.lake.spark.spark_session import shape_session
 from penstock.lake.stream.flush import Flush, open_client, publish
 from penstock.lake.stream.keeping import Keeping
+from penstock.lake.stream.old_row import OldRow
 from penstock.lake.stream.parts import Part
 from penstock.lake.stream.place import StreamPlace
 from penstock.lake.stream.shape_marks import REST_S, ShapeMarks
@@ -216,6 +217,7 @@ class StreamJobs:
             by,
             shape.name,
             self._storage.keeping,
+            OldRow.of(facts),
         )
 
     @contextmanager
