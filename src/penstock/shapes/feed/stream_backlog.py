@@ -28,7 +28,7 @@ _MANY_BLOCKS: Final = 128
 class _Kept(NamedTuple):
     link: Link
     arrived: datetime
-    """When the first manifest of it came."""
+    """When the first manifest of it came; they need not have come in order."""
 
     @property
     def end_lsn(self) -> int:
@@ -122,7 +122,7 @@ class StreamBacklog:
             last = self._kept[-1] if self._is_open else None
             grown = None if last is None else _grown(last.link, link)
             if last is not None and grown is not None:
-                self._kept[-1] = last._replace(link=grown)
+                self._kept[-1] = _Kept(grown, min(last.arrived, arrived))
             else:
                 if self._kept:
                     self._closed_end = self._kept[-1].end
@@ -233,7 +233,7 @@ def _fewer(kept: Sequence[_Kept]) -> list[_Kept]:
         if grown is None:
             found.append(each)
         else:
-            found[-1] = found[-1]._replace(link=grown)
+            found[-1] = _Kept(grown, min(found[-1].arrived, each.arrived))
     return found
 
 
