@@ -110,6 +110,8 @@ class ShapesApp:
         self._resnapshot: Set[str] = run.resnapshot
         self._leadership: ShapesLeadership | None = None
         self._identity: ServerIdentity | None = None
+        self._left_slot: str | None = None
+        """The slot that the tables were fed from before they were fed from a stream; it need not exist."""
         self._removed: set[str] = set()
         self._reload_turn = asyncio.Lock()
         self._reloads: set[asyncio.Task[None]] = set()
@@ -126,10 +128,12 @@ class ShapesApp:
         if self._run.stream is not None:
             source = {"stream": self._run.stream.stream, "of_slot": self._run.stream.slot}
         _log.info("started", ops=url, shapes=len(self._file.shapes), **source)
-        watching = None if self._run.stream else asyncio.create_task(self._watch_slot(), name="slot monitor")
+        watching = None if self._run.stream else self._watch_slot(self._settings.replication.slot)
         showing = asyncio.create_task(self._progress.run(self._lines, self._phase), name="progress")
         try:
             await self._check_shapes()
+            if self._left_slot is not None:
+                watching = self._watch_slot(self._left_slot)
             await self._check_log()
             return await self._serve()
         finally:
@@ -146,14 +150,14 @@ class ShapesApp:
     def _credentials_expire_at(self) -> float | None:
         return None if self._credentials is None else self._credentials.expires_at
 
-    async def _watch_slot(self) -> None:
+    def _watch_slot(self, name: str) -> asyncio.Task[None]:
         monitor = SlotMonitor.of(
-            self._settings.replication,
+            self._settings.replication.model_copy(update={"slot": name}),
             self._settings.leader,
             on_slot=self._board.note_slot,
             on_clock=self._board.note_clock,
         )
-        await monitor.run()
+        return asyncio.create_task(monitor.run(), name="slot monitor")
 
     async def _serve(self) -> int:
         stall_s = self._settings.change_log.stall_s
@@ -297,6 +301,8 @@ class ShapesApp:
         facts, names = await read_facts(self._settings, file, decoder)
         registry = await asyncio.to_thread(open_registry(file.registry_at).read)
         is_streamed = self._run.stream is not None
+        if is_streamed:
+            self._left_slot = self._settings.replication.slot if registry is None else registry.slot
         refuse(judge(file, facts, names, registry, decoder, from_stream=is_streamed).refused)
         refuse(await asyncio.to_thread(where_refusals, self._spark, file, facts))
 
