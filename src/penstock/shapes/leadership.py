@@ -149,6 +149,7 @@ class ShapesLeadership(ABC):
             finally:
                 # The tables' sessions are free for the next leadership only when nothing runs in them.
                 await self._threads.settle(jobs.cancel)
+                jobs.end()
         return None
 
     @property
@@ -207,6 +208,7 @@ class ShapesLeadership(ABC):
         self._health.start_streaming(freshness, awake_or_asleep())
         self._board.lead(lambda: self._reading(pipeline, freshness))
         self.has_led, self.led_since = True, time.monotonic()
+        jobs.lead(lambda: freshness.is_fresh(awake_or_asleep()))
         self._metrics.leaderships.inc()
         _log.info("streaming", shapes=len(self.file.shapes), **said)
         try:
