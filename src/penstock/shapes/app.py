@@ -44,7 +44,7 @@ from penstock.settings.services import ShapesSettings
 from penstock.shapes.credentials import watch_credentials
 from penstock.shapes.definition.reload import compare_files, terminal_is_gone
 from penstock.shapes.definition.shapes_file import ShapeFileError, load_shapes_file
-from penstock.shapes.definition.source_check import address_of
+from penstock.shapes.definition.source_check import address_of, shared_names
 from penstock.shapes.ending import ShapeStalled
 from penstock.shapes.feeders import Feeder, feeder_for
 from penstock.shapes.flushing.job_runner import JobThreads
@@ -297,6 +297,7 @@ class ShapesApp:
 
     async def _check(self, file: ShapesFile) -> None:
         """ShapeFileError for shapes that can't work."""
+        refuse(shared_names(file, self._run.stream))
         decoder = decoder_for(self._feeder(file).plugin)
         facts, names = await read_facts(self._settings, file, decoder)
         registry = await asyncio.to_thread(open_registry(file.registry_at).read)
@@ -398,6 +399,7 @@ def check_without_spark(settings: ShapesSettings, file: ShapesFile, run: Run) ->
         raise ShapeFileError(
             f"{file.path}: no shape {', '.join(map(repr, unknown))}. Fix: give --resnapshot one of its names"
         )
+    refuse(shared_names(file, run.stream))
     check_conf(file.storage, run.conf)
     decoder = decoder_for(feeder_for(settings, file, run.stream).plugin)
     check_port(settings.ops.host, settings.ops.port)
