@@ -68,7 +68,8 @@ def test_a_table_s_dropped_columns_need_not_be_there() -> None:
 
 @pytest.mark.parametrize("action", ["U", "D"])
 def test_a_row_that_can_t_be_judged_is_refused(action: str) -> None:
-    with pytest.raises(RowIncomplete, match=r"^public.t at 0/10:0: the change lacks tenant, v, added of its old row"):
+    lacks = "^public.t at 0/10:0: the change lacks tenant, v, added of its old row"
+    with pytest.raises(RowIncomplete, match=lacks):
         both_rows(batch(frame(action, WHOLE if action == "U" else (), ("id",))), LAYOUT, OLD_ROW)
 
 
