@@ -32,7 +32,11 @@ async def find(settings: CaptureSettings) -> list[Finding]:
 def _check_streams(settings: CaptureSettings) -> list[Finding]:
     """The stream, and that of the manifests if it is another."""
     kinesis = settings.kinesis
-    found = [check_stream(kinesis, keys_matter=settings.keys_matter)]
+    found = [
+        check_stream(
+            kinesis, keys_matter=settings.keys_matter, may_be_unordered=not settings.kinesis.marked_stream
+        )
+    ]
     if kinesis.marked_stream and kinesis.marks_stream not in (None, kinesis.stream):
         marks = kinesis.model_copy(update={"stream": kinesis.marks_stream})
         found.append(check_stream(marks, keys_matter=True)._replace(subject="manifests"))
@@ -53,15 +57,19 @@ def find_for_shapes(
     # A check of a capture works without Spark's packages.
     from penstock.lake.jobs.spark_check import check_spark
     from penstock.outside.needed import needed_now
+    from penstock.outside.source_findings import check_writer, server_now
     from penstock.shapes.definition.shapes_check import Read, check_storage_of, look_at_shapes
-    from penstock.shapes.definition.source_check import check_source
+    from penstock.shapes.definition.source_check import address_of, check_names, check_source
     from penstock.shapes.definition.storage_check import check_stream_storage
 
     read, found, log_directory = Read(), list[Finding](), None
     if stream is None:
         log_directory = settings.change_log.directory_for(file.storage, settings.replication.slot)
     else:
-        found = check_source(load_stream_source(stream), lambda: asyncio.run(needed_now(settings, file)))
+        source, stall_s = load_stream_source(stream), settings.change_log.stall_s
+        found = check_source(source, lambda: asyncio.run(needed_now(settings, file)))
+        found += check_writer(address_of(source), asyncio.run(server_now(settings)), stall_s)
+        found += check_names(file, source)
     postgres = asyncio.run(look_at_shapes(settings, file, read, from_stream=stream is not None))
     storage = check_storage_of(file, log_directory, settings.change_log.min_free_bytes)
     storage += check_stream_storage(

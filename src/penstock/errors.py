@@ -39,6 +39,7 @@
         ├── NoteUnwritten, …          the slot's note can't be written now (postgres/slot/note.py)
         ├── LockLingers               the lock is still held by a session that we have ended
         ├── SlotBusy                  the slot is active for a walsender that isn't ours
+        ├── SlotMoved                 the slot was moved between our look at it and our stream
         ├── ProtocolViolation         a frame that we don't know
         ├── SnapshotStale             a table was rewritten under its snapshot (postgres/snapshot/export.py)
         └── NeedsOperator             nothing changes until somebody acts; retried slowly
@@ -103,6 +104,10 @@ class LockLingers(PostgresError):
 
 class SlotBusy(PostgresError):
     """The slot is still active for another walsender."""
+
+
+class SlotMoved(PostgresError):
+    """Somebody moved the slot between our look at it and our stream: what was decided on is no longer so."""
 
 
 class ProtocolViolation(PostgresError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -67,6 +68,33 @@ def test_two_slots_in_one_stream(rig: Rig) -> None:
         assert MarkedReader(site).read() == expected
     positions = [each.data[8:46] for each in records(rig)]
     assert len(positions) - len(set(positions)) == 59, "the changes of b are there twice"
+
+
+def test_a_pointer_and_another_slot_s_record_at_the_same_position(rig: Rig, tmp_path: Path) -> None:
+    """What one capture had to put into quarantine the other one could publish, later, in the same shard."""
+    rig.psql("CREATE TABLE docs (id int PRIMARY KEY, body text)")
+    other = CaptureSite(rig.postgres, rig.database, rig.kinesis, rig.stream, slot=f"{rig.slot}_b")
+    with other.capture(**MARKED) as second:
+        second.wait_for_log("streaming")
+    strict = {
+        **MARKED,
+        "KINESIS_MAX_RECORD_BYTES": 100_000,
+        "UNDELIVERABLE_POLICY": "quarantine",
+        "QUARANTINE_URL": tmp_path.as_uri(),
+    }
+    with rig.capture(**strict):
+        rig.psql("INSERT INTO docs VALUES (1, 'small')")
+        rig.psql("UPDATE docs SET body = repeat('x', 150000)")
+        rig.wait_until_confirmed()
+        with other.capture(**MARKED):
+            other.wait_until_confirmed()
+            rig.psql("UPDATE docs SET body = 'small again'")
+            rig.wait_until_confirmed()
+            other.wait_until_confirmed()
+    for site, expected in ((rig, "IQU"), (other, "IUU")):
+        seen = MarkedReader(site).read()
+        assert seen == plain(site)
+        assert "".join(json.loads(payload)["action"] for (payload,) in seen) == expected
 
 
 def test_a_late_request_of_a_leadership_with_other_filters(rig: Rig, kinesis: LocalKinesis) -> None:

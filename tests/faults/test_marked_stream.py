@@ -15,6 +15,7 @@ from tests.faults.rig import Rig
 from tests.faults.workload import Writers
 from tests.servers.capture_site import metric, readiness, wait_for_phase, wait_until
 from tests.servers.faults import (
+    ACCESS_DENIED,
     INTERNAL_FAILURE,
     THROTTLED,
     Answer,
@@ -117,6 +118,38 @@ def test_whole_transactions_whatever_fails(rig: Rig) -> None:
     assert not rig.proxy.log.violations
 
 
+def test_begin_and_commit_stand_around_their_transaction(rig: Rig) -> None:
+    """With failures and a takeover; a reader that goes by positions alone finds them first and last."""
+    over = {**MARKED, "WAL2JSON_INCLUDE_TRANSACTIONS": "true"}
+    writers = Writers(rig.conninfo, seed=27, writers=3, keys=12)
+    with rig.capture(**over) as leader:
+        leader.wait_for_log("streaming")
+        rig.proxy.inject(FailRecords(share=0.1), probability=0.2)
+        writers.write(transactions=40)
+        leader.kill9()
+    with rig.capture(**over) as second:
+        second.wait_for_log("streaming")
+        writers.write(transactions=40)
+        rig.proxy.clear()
+        rig.wait_until_confirmed()
+    stream = marked(rig)
+    assert_chain(stream)
+    whole = [[json.loads(payload) for payload in payloads] for payloads in stream.transactions()]
+    for begin, *changes, commit in whole:
+        assert (begin["action"], commit["action"]) == ("B", "C")
+        assert {each["xid"] for each in (begin, *changes)} == {commit["xid"]}
+        assert begin["lsn"] == commit["lsn"]
+    without_xid = [[{**each, "xid": None} for each in changes] for _, *changes, _ in whole]
+    committed = [[{**json.loads(each), "xid": None} for each in changes] for changes in rig.transactions()]
+    assert [changes for changes in without_xid if changes] == committed
+    places = {json.loads(data)["action"]: set[bytes]() for _, data in stream.payloads()}
+    for record, data in stream.payloads():
+        places[json.loads(data)["action"]].add(record.data[34:46])
+    assert places.pop("B") == {b"0" * 12}
+    assert places.pop("C") == {b"F" * 12}
+    assert all(int(place, 16) % 2 for changes in places.values() for place in changes)
+
+
 def test_a_reader_goes_on_from_any_manifest(rig: Rig, marks_stream: str) -> None:
     """And manifests may stand in a stream of their own."""
     writers = Writers(rig.conninfo, seed=22, writers=2)
@@ -152,6 +185,22 @@ def test_postgres_is_told_of_nothing_that_no_manifest_speaks_of(rig: Rig) -> Non
         assert rig.oracle.sample().confirmed_lsn < rig.oracle.committed()[before].end_lsn
         assert len(marked(rig).records) > len(writers.committed) // 2
         assert readiness(capture)["status"] == 503
+        rig.proxy.clear()
+        rig.wait_until_confirmed()
+    assert list(marked(rig).transactions()) == rig.transactions()
+
+
+def test_no_record_leaves_before_a_manifest_could_speak_of_it(rig: Rig) -> None:
+    """A role without kinesis:PutRecord: each leadership would publish everything again, without end."""
+    writers = Writers(rig.conninfo, seed=26, writers=1)
+    rig.proxy.inject(Answer(ACCESS_DENIED), operation="PutRecord")
+    with rig.capture(**MARKED, SINK_OUTAGE_DISCONNECT_S=2) as capture:
+        capture.wait_for_log("streaming")
+        writers.write(transactions=20)
+        capture.wait_for_log("SinkOutage", count=2, timeout=60)
+        assert marked(rig).records == []
+        assert readiness(capture)["status"] == 503
+        assert capture.events("manifest_failed")[0]["code"] == "AccessDeniedException"
         rig.proxy.clear()
         rig.wait_until_confirmed()
     assert list(marked(rig).transactions()) == rig.transactions()

@@ -35,6 +35,14 @@ def test_a_stream_that_ignores_keys_gets_nothing_until_it_is_switched(rig: Rig) 
     assert len(rig.of_key("public.items/1")) == 1
 
 
+def test_a_marked_stream_that_ignores_keys_is_not_helped_by_doing_without_order(rig: Rig) -> None:
+    rig.proxy.inject(AUTO, operation="DescribeStreamSummary")
+    with rig.capture(**UNORDERED, KINESIS_MARKED_STREAM="true") as capture:
+        (reason, *_) = wait_for_phase(capture, "sink_down")["reasons"]
+    assert "USER_PARTITION_KEY" in reason
+    assert "PARTITION_KEY_FALLBACK" not in reason
+
+
 def test_a_stream_that_ignores_keys_is_good_enough_without_order(rig: Rig) -> None:
     """Point 11."""
     rig.psql(TABLE)

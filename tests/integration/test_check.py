@@ -373,12 +373,17 @@ async def test_a_stream_that_ignores_partition_keys(look: Look, fault_proxy: Fau
     assert by_key.level is FAIL
     assert "ignores partition keys" in by_key.found
     assert "USER_PARTITION_KEY" in by_key.fix
+    assert "PARTITION_KEY_FALLBACK=lsn" in by_key.fix
     unordered = await look(
         AWS_ENDPOINT_URL_KINESIS=fault_proxy.url,
         PARTITION_KEY_MODE="fallback",
         PARTITION_KEY_FALLBACK="lsn",
     )
     assert unordered["stream"].level is OK
+    marked = (await look(AWS_ENDPOINT_URL_KINESIS=fault_proxy.url, KINESIS_MARKED_STREAM="true"))["stream"]
+    assert marked.level is FAIL
+    assert "USER_PARTITION_KEY" in marked.fix
+    assert "PARTITION_KEY_FALLBACK" not in marked.fix, "a marked stream needs its keys"
 
 
 async def test_a_stream_named_by_its_arn(look: Look, site: CaptureSite) -> None:

@@ -114,6 +114,38 @@ def test_a_slot_that_a_stranger_reads_is_waited_for_said_and_taken_over(site: Ca
         assert_no_traceback(capture)
 
 
+def test_a_slot_that_a_stranger_moves_while_it_is_waited_for_is_a_gap(site: CaptureSite) -> None:
+    """What the stranger has confirmed never comes: no manifest may speak of it as if it were there."""
+    site.psql(f"SELECT pg_create_logical_replication_slot('{site.slot}', 'wal2json')")
+    marked = {"KINESIS_MARKED_STREAM": "true", "WAL2JSON_INCLUDE_LSN": "true", "LEADER_TIMEOUT_S": 20}
+    with holding_the_slot(site, "--status-interval=1", "--fsync-interval=1") as holder:
+        before = site.slot_row()
+        assert before is not None
+        with site.capture(**marked) as capture:
+            capture.wait_for_log("slot_without_note")  # it has looked at the slot, and waits for it
+            site.psql("INSERT INTO t VALUES (1), (2)")
+            inserted = site.wal_end()
+            wait_until(
+                lambda: (slot := site.slot_row()) and slot.confirmed_lsn >= inserted,
+                "the stranger has confirmed the rows",
+            )
+            holder.kill()
+            moved = capture.wait_for_log("SlotMoved")
+            assert moved["level"] == "error"
+            gap = capture.wait_for_log("GAP")
+            assert parse_lsn(gap["last_known_lsn"]) == before.confirmed_lsn
+            assert parse_lsn(gap["start_lsn"]) >= inserted
+            streaming = capture.wait_for_log("streaming")
+            assert streaming["confirmed_flush_lsn"] == gap["start_lsn"]
+            site.psql("INSERT INTO t VALUES (3)")
+            site.wait_until_confirmed()
+            assert metric(capture, "penstock_gaps_total") == 1
+            assert_no_traceback(capture)
+    changes = read_changes(site.kinesis, site.stream)
+    assert [change.row["id"] for change in changes if change.action == "I"] == [3]
+    assert min(int(change.body["since"][9:25], 16) for change in changes if change.action == "R") >= inserted
+
+
 def test_an_option_that_only_a_newer_wal2json_knows(site: CaptureSite) -> None:
     site.psql("CREATE TABLE n (id numeric PRIMARY KEY)")
     with site.capture(WAL2JSON_NUMERIC_AS_STRING="true") as capture:
@@ -143,8 +175,9 @@ def knows_numeric_as_string(site: CaptureSite) -> bool:
 
 
 @contextmanager
-def holding_the_slot(site: CaptureSite) -> Iterator[subprocess.Popen[bytes]]:
+def holding_the_slot(site: CaptureSite, *options: str) -> Iterator[subprocess.Popen[bytes]]:
     command = ["--dbname", site.conninfo, "--slot", site.slot, "--start", "--no-loop", "--file", "/dev/null"]
+    command.extend(options)
     with Path("/dev/null").open("wb") as nowhere:
         holder = PostgresPrograms.find().spawn("pg_recvlogical", *command, output=nowhere)
     try:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from penstock.kinesis.aws.outcome import Entry
 from penstock.kinesis.read.client import MOST_RECORDS, Page, ReadRecord, Start
 from penstock.kinesis.read.errors import RecordsExpired
-from tests.stream_in_memory import StreamInMemory
+from tests.stream_in_memory import MemoryShard, StreamInMemory
 
 _STEP = 1_000
 """Between two numbers, so that a record may get one between them."""
@@ -68,11 +68,9 @@ class DelayedStream(StreamInMemory):
                 del self.held[name]
 
     def pages(self, shard_id: str, start: Start, *, most: int = MOST_RECORDS) -> Iterator[Page]:
-        if shard_id not in self.held:
-            raise RecordsExpired(f"{shard_id} is no more")
         after, silence = self._place(shard_id, start), 0
         while True:
-            shard = self.held[shard_id]
+            shard = self._shard(shard_id)
             left = [each for each in shard.records if after < each.sequence <= self.shown[shard_id]]
             for _ in range(self.empty_pages if left else 0):
                 yield Page([], 1000, is_last=False)
@@ -85,6 +83,15 @@ class DelayedStream(StreamInMemory):
             silence = 0 if page else silence + 1
             if silence > _SILENCE:
                 self.show(shard_id)
+
+    def _place(self, shard_id: str, start: Start) -> int:
+        self._shard(shard_id)
+        return super()._place(shard_id, start)
+
+    def _shard(self, shard_id: str) -> MemoryShard:
+        if shard_id not in self.held:
+            raise RecordsExpired(f"{shard_id} is no more")
+        return self.held[shard_id]
 
     def _hidden(self, shard_id: str) -> list[int]:
         end = self.shown[shard_id]

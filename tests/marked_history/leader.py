@@ -14,7 +14,6 @@ from penstock.kinesis.aws.outcome import Entry, Outcome, judge
 from penstock.kinesis.marked.manifest import Manifest, encode, partition_key
 from penstock.kinesis.marked.prefix import MarkPrefix
 from penstock.kinesis.write.batcher import MicroBatcher
-from penstock.kinesis.write.event import ChangeEvent
 from penstock.kinesis.write.marks import Marks, Signature
 from penstock.kinesis.write.partition_key import Fallback, PartitionKeys
 from penstock.kinesis.write.plan import PublishPlan, Request
@@ -96,7 +95,7 @@ class Leader:
             max_requests=sizes.requests,
             backoff=lambda _attempt: 0.0,
         )
-        self._marks = Marks(start, most_spans=sizes.spans, most_overtaking=sizes.overtaking)
+        self._marks = Marks(start, most_spans=sizes.spans, most_uncounted=sizes.overtaking)
         self._start_lsn = start
         self._read = 0
         """So many entries of the server's log are in frames, or were."""
@@ -134,7 +133,7 @@ class Leader:
         request = self._plan.next_request(0.0)
         if request is None:
             return None
-        records = [(event.partition_key, event.payload) for event in request.events]
+        records = [(event.partition_key, event.data) for event in request.events]
         self.puts.append(Put(self._stream, records, request))
         return self.puts[-1]
 
@@ -151,14 +150,9 @@ class Leader:
             self._marks.accepted(settled.accepted, taken, self._tracker.frontier_lsn)
         for event in settled.undeliverable:
             if not event.is_pointer:
-                event.payload, event.is_pointer = self._pointer(event), True
+                serial = json.loads(event.payload)["serial"]
+                event.payload, event.is_pointer = b'{"action":"Q","serial":%d}' % serial, True
             self._plan.replace(event, 0.0)
-
-    def _pointer(self, event: ChangeEvent) -> bytes:
-        said = b'{"action":"Q","serial":%d}' % json.loads(event.payload)["serial"]
-        pointer = self._prefix.put(said, event.commit_lsn, event.op_offset)
-        assert pointer is not None, "it is an object"
-        return pointer
 
     def give_up(self, put: Put) -> None:
         assert put.request is not None, "records"

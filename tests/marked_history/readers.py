@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Protocol, cast
 
@@ -179,7 +180,16 @@ class ChainReader:
         found: list[MarkedRecord] = []
         for task in plan_tasks(links, shards, end.resolved) if links else []:
             found += read_task(self._stream, task)
+        assert_sent_by(found, links)
         return sorted((each.position, _serial(each.payload)) for each in found)
+
+
+def assert_sent_by(found: Iterable[MarkedRecord], links: Sequence[Link]) -> None:
+    """A manifest speaks of its own sender's records: another's at the same position is none of them."""
+    ends = [link.manifest.resolved for link in links]
+    for each in found:
+        manifest = links[bisect_right(ends, each.position)].manifest
+        assert each.record.data[54:66] == manifest.by.encode()
 
 
 def _joined(links: Iterable[Link]) -> list[Link]:

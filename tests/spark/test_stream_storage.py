@@ -145,7 +145,7 @@ def test_readers_see_rows_enter_and_leave_the_filter(
     assert (spoilt.counts, spoilt.exit_code) == (Counts(1, 2, equal=1, extra=1), 1)
 
 
-def test_a_snapshot_again_is_a_gap_for_readers(site: StreamSite, run_once: RunOnce) -> None:
+def test_a_snapshot_again_is_a_gap_for_readers(site: StreamSite, run_once: RunOnce, compare: Verify) -> None:
     assert run_once(site, **site.env()) == 0
     site.sql("INSERT INTO lines VALUES (1, 1)")
     assert run_once(site, **site.env()) == 0
@@ -156,6 +156,16 @@ def test_a_snapshot_again_is_a_gap_for_readers(site: StreamSite, run_once: RunOn
     assert run_once(site, **site.env()) == 0
     with pytest.raises(StreamBroken, match="GAP"):
         site.transactions("lines")
+    # What was told before the gap lacks a row, and isn't compared; behind it nothing is told yet.
+    lines = compare()["lines"]
+    assert (lines.result, lines.counts, lines.untold) == ("nothing told", Counts(2, 0), 2)
+    assert lines.told_behind is not None
+
+    site.sql("UPDATE lines SET v = 3, id = 4 WHERE id = 2; INSERT INTO lines VALUES (3, 3)")
+    assert run_once(site, **site.env()) == 0
+    lines = compare()["lines"]
+    assert (lines.result, lines.counts, lines.untold) == ("equal", Counts(3, 2, equal=2), 1)
+    assert "has a GAP before" in "".join(lines.notes())
 
 
 def test_a_filter_needs_the_old_rows(site: StreamSite, run_once: RunOnce) -> None:
@@ -163,6 +173,23 @@ def test_a_filter_needs_the_old_rows(site: StreamSite, run_once: RunOnce) -> Non
     site.write_file(shape_lines("lines", 'where = "v > 1"'))
     assert run_once(site, **site.env(STALL_S="3")) == 1
     assert not site.marked("lines").manifests
+
+
+def test_a_change_from_a_time_without_old_rows_is_a_gap(site: StreamSite, run_once: RunOnce) -> None:
+    """The catalog says FULL before and after it: only the change shows that its old row isn't there."""
+    site.sql("ALTER TABLE lines REPLICA IDENTITY FULL; INSERT INTO lines VALUES (1, 2), (2, 2)")
+    site.write_file(shape_lines("lines", 'where = "v > 1"'))
+    assert run_once(site, **site.env()) == 0
+    site.sql("UPDATE lines SET v = 3")
+    assert run_once(site, **site.env()) == 0
+    assert site.transactions("lines") == [[("U", 1), ("U", 2)]]
+
+    site.sql("ALTER TABLE lines REPLICA IDENTITY DEFAULT")
+    site.sql("UPDATE lines SET v = 0 WHERE id = 1")
+    site.sql("ALTER TABLE lines REPLICA IDENTITY FULL")
+    assert run_once(site, **site.env()) == 0
+    with pytest.raises(StreamBroken, match="GAP"):
+        site.transactions("lines")
 
 
 def plant(site: StreamSite, shape: str, change: dict[str, Any]) -> None:

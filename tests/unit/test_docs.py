@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from penstock import errors
+from penstock.kinesis.read.chain import MOST_HELD
+from penstock.kinesis.read.marked_plan import MOST_STEPS
 from penstock.settings.services import CaptureSettings, ShapesSettings
 from penstock.sources.kinesis_options import OPTIONS
 from penstock.sources.kinesis_source import COLUMNS
@@ -134,3 +136,8 @@ def test_a_door_is_where_the_page_says(door: str) -> None:
     rows = [line.split("|") for line in ARCHITECTURE.splitlines() if line.startswith("| `")]
     [file] = [file for row in rows if f"`{door}`" in row[1] for file in _places(row[2])]
     assert re.search(rf"^class {door}\(", (SOURCE / file).read_text(), re.MULTILINE)
+
+
+def test_the_bounds_of_a_marked_query_are_those_of_the_code() -> None:
+    assert f"at most {MOST_STEPS:,} manifests" in SPARK
+    assert f"as soon as {MOST_HELD:,} that lie behind it have" in SPARK

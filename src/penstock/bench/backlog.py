@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from penstock.decoding.decoder import RecordContent
@@ -42,22 +44,29 @@ def capture_slot(database: str) -> str:
     return f"{database}_capture"
 
 
-def marked_slot(database: str) -> str:
-    """The slot of a capture that makes a marked stream of the same backlog."""
-    return f"{database}_marked"
-
-
 def _baseline_slot(database: str) -> str:
     return f"{database}_baseline"
 
 
 def write_backlog(postgres: PrivatePostgres, database: str, changes: int) -> None:
-    """Write changes that all slots have still to read: 40 % inserts, 50 % updates, 10 % deletes."""
-    for slot in (capture_slot(database), marked_slot(database), _baseline_slot(database)):
+    """Write changes that both slots have still to read: 40 % inserts, 50 % updates, 10 % deletes."""
+    for slot in (capture_slot(database), _baseline_slot(database)):
         postgres.psql(f"SELECT pg_create_logical_replication_slot('{slot}', 'wal2json')", database)
     for number in range(changes // _ROUND):
         for statement in _STATEMENTS:
             postgres.psql(statement.format(base=number * _ROUND), database)
+
+
+@contextmanager
+def read_again(postgres: PrivatePostgres, database: str) -> Iterator[str]:
+    """A slot for reading the backlog once more; the baseline's must not have moved."""
+    slot = f"{database}_again"
+    copied = f"SELECT pg_copy_logical_replication_slot('{_baseline_slot(database)}', '{slot}')"
+    postgres.psql(copied, database)
+    try:
+        yield slot
+    finally:
+        postgres.psql(f"SELECT pg_drop_replication_slot('{slot}')", database)
 
 
 def read_with_pg_recvlogical(postgres: PrivatePostgres, database: str) -> float:

@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import Collection
 from contextlib import closing
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +14,7 @@ from penstock.bench.kinesis_backlog import FilledStream, backlog, fill_stream
 from penstock.bench.kinesis_batches import batches
 from penstock.bench.kinesis_latency import latency
 from penstock.bench.kinesis_source import source
+from penstock.bench.marked_cost import marked_cost
 from penstock.bench.measuring import Measure, report, run_parts
 from penstock.bench.parts import KinesisSizes
 from penstock.bench.spark_jobs import SparkBench
@@ -22,6 +23,8 @@ from penstock.local.kinesis import LocalKinesis
 from penstock.local.postgres import PrivatePostgres
 
 _ON_SPARK: Final = ("source", "backlog", "batches")
+_PAIRS_EACH: Final = 4
+"""A pair is a matter of seconds, and a ratio of few of them says little."""
 
 
 def bench_kinesis(sizes: KinesisSizes, parts: Collection[str], markdown: Path | None) -> int:
@@ -36,6 +39,8 @@ def _measure(sizes: KinesisSizes, parts: Collection[str], found: list[Row]) -> N
         tempfile.TemporaryDirectory(prefix="penstock-bench-") as name,
     ):
         directory = Path(name)
+        cost = partial(marked_cost, postgres, changes=sizes.changes // 2, pairs=_PAIRS_EACH * sizes.rounds)
+        run_parts({"marked": cost}, parts, found)
         # Spark's tasks find credentials by the environment in which Spark was started.
         os.environ.update(kinesis.env())
         if set(parts) & set(_ON_SPARK):

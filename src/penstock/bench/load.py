@@ -9,10 +9,9 @@ import argparse
 import base64
 import datetime
 import json
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Final, NamedTuple
@@ -21,6 +20,7 @@ import psycopg
 
 from penstock.bench.backlog import INSERT_ROWS, create_orders
 from penstock.bench.capture_run import CaptureRun
+from penstock.bench.cores import one_core_apart
 from penstock.bench.measures import throughput
 from penstock.bench.responder import Responder
 from penstock.bench.table import Row, print_table, say
@@ -73,7 +73,7 @@ def loaded_wait(say: Callable[[str], None], *, rate: float, seconds: float) -> l
     own, which is the batcher's measure; then all share all cores.
     """
     say(f"{rate:,.0f} changes/s for {seconds:.0f} s, capture on a core of its own")
-    with _one_core_apart() as core:
+    with one_core_apart() as core:
         apart = _run(rate=rate, seconds=seconds, core=core)
     say(f"{rate:,.0f} changes/s for {seconds:.0f} s, all on all cores")
     shared = _run(rate=rate, seconds=seconds, core=None)
@@ -112,21 +112,6 @@ def _rows(title: str, load: Load, rate: float, *, judged: bool) -> list[Row]:
         ),
         Row("… commit to the responder, p50 and p99, ms", f"{p50:.1f} and {p99:.1f}", "", None),
     ]
-
-
-@contextmanager
-def _one_core_apart() -> Iterator[int | None]:
-    """Keep this process, and what it starts inside, off one core; gives it, or None if there is no other."""
-    cores = os.sched_getaffinity(0)
-    apart = min(cores)
-    if len(cores) == 1:
-        yield None
-        return
-    os.sched_setaffinity(0, cores - {apart})
-    try:
-        yield apart
-    finally:
-        os.sched_setaffinity(0, cores)
 
 
 def _run(*, rate: float, seconds: float, core: int | None) -> Load:

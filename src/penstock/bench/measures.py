@@ -17,7 +17,6 @@ import psycopg
 from penstock.bench.backlog import (
     INSERT_ROWS,
     create_orders,
-    marked_slot,
     read_with_pg_recvlogical,
     write_backlog,
 )
@@ -37,7 +36,7 @@ class BenchFailed(PenstockError):
     """A measurement could not be made."""
 
 
-class _Drained(NamedTuple):
+class Drained(NamedTuple):
     """How a capture got through a backlog."""
 
     rate: float
@@ -49,53 +48,41 @@ class _Drained(NamedTuple):
 def throughput(postgres: PrivatePostgres, say: Say, *, changes: int, rounds: int) -> tuple[list[Row], float]:
     """A backlog, read by pg_recvlogical and by capture in turns; the best round counts for both."""
     rates: list[float] = []
-    plain, marked = list[_Drained](), list[_Drained]()
+    drained: list[Drained] = []
     for number in range(rounds):
         say(f"backlog of {changes:,} changes, round {number + 1} of {rounds}")
         database = create_orders(postgres)
         write_backlog(postgres, database, changes)
         baseline_s = read_with_pg_recvlogical(postgres, database)
         rates.append(changes / baseline_s)
-        plain.append(_drain(postgres, database, changes))
-        marked.append(
-            _drain(
-                postgres,
-                database,
-                changes,
-                KINESIS_MARKED_STREAM="true",
-                REPLICATION_SLOT=marked_slot(database),
-            )
-        )
-        say(
-            f"pg_recvlogical {rates[-1]:,.0f}/s, capture {plain[-1].rate:,.0f}/s,"
-            f" marked {marked[-1].rate:,.0f}/s"
-        )
-    baseline, captured = max(rates), max(each.rate for each in plain)
-    ratio = median(ours.rate / theirs for theirs, ours in zip(rates, plain, strict=True))
-    marked_ratio = median(one.rate / other.rate for one, other in zip(marked, plain, strict=True))
-    cpu_us, marked_us = [each.cpu_us for each in plain], [each.cpu_us for each in marked]
-    marked_cpu = median(one.cpu_us / other.cpu_us for one, other in zip(marked, plain, strict=True))
+        drained.append(drain(postgres, database, changes))
+        say(f"pg_recvlogical {rates[-1]:,.0f}/s, capture {drained[-1].rate:,.0f}/s")
+    baseline, captured = max(rates), max(each.rate for each in drained)
+    ratio = median(ours.rate / theirs for theirs, ours in zip(rates, drained, strict=True))
+    cpu_us = [each.cpu_us for each in drained]
     rows = [
         Row("pg_recvlogical to /dev/null, events/s", f"{baseline:,.0f}", "", None),
         Row("capture to a local responder, 500 records a request, events/s", f"{captured:,.0f}", "", None),
         Row("ratio, median of the rounds", f"{ratio:.2f}", "≥ 0.70", ratio >= 0.7),
         Row("CPU an event, µs", f"{min(cpu_us):.1f} … {max(cpu_us):.1f}", "≤ 20", max(cpu_us) <= 20),
-        Row("peak RSS, MB", f"{max(each.peak_mb for each in plain):.0f}", "", None),
-        Row("marked stream: events/s against the plain one, median", f"{marked_ratio:.2f}", "", None),
-        Row("marked stream: CPU an event, µs", f"{min(marked_us):.1f} … {max(marked_us):.1f}", "", None),
-        Row("… against the plain one, median", f"{marked_cpu:.2f}", "≤ 1.15", marked_cpu <= 1.15),
+        Row("peak RSS, MB", f"{max(each.peak_mb for each in drained):.0f}", "", None),
     ]
     return rows, captured
 
 
-def _drain(postgres: PrivatePostgres, database: str, changes: int, **settings: str) -> _Drained:
+def drain(
+    postgres: PrivatePostgres, database: str, changes: int, *, core: int | None = None, **settings: str
+) -> Drained:
+    """Let a capture with these settings read a backlog, on this core only if there is one."""
     settings = {"KINESIS_BATCH_MAX_RECORDS": "500", **settings}
     with Responder() as responder, CaptureRun(postgres, database, responder.url, **settings) as capture:
+        if core is not None:
+            capture.move_to(core)
         cpu_before = capture.cpu_seconds()
         capture.wait_for_records(responder, changes)
         seconds = responder.report()["last_at"] - capture.streaming_at
         cpu_us = (capture.cpu_seconds() - cpu_before) / changes * 1e6
-        return _Drained(changes / seconds, cpu_us, capture.peak_rss_mb())
+        return Drained(changes / seconds, cpu_us, capture.peak_rss_mb())
 
 
 def idle_latency(postgres: PrivatePostgres, say: Say, *, commits: int) -> list[Row]:

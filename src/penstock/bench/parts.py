@@ -18,6 +18,7 @@ PARTS: Final = {
 """In the order in which they are measured."""
 
 KINESIS_PARTS: Final = {
+    "marked": "capture to a marked stream beside capture to a plain one",
     "source": 'format("penstock") to no-op beside a bare loop that counts records',
     "backlog": "a backlog from a marked stream into a table beside the same from a log",
     "batches": "an empty and a one-row batch of a running query",

@@ -26,6 +26,7 @@ class Gauges:
         self._health = health
         self._metrics = metrics
         self._reported = (0, 0, 0, 0)
+        self._delivered_lsn = 0
 
     async def run(self) -> None:
         """Sample until cancelled."""
@@ -49,11 +50,12 @@ class Gauges:
     def reading(self) -> CaptureReading:
         """What the leadership does now."""
         tracker, queue = self._pipeline.tracker, self._pipeline.queue
-        undelivered = self._pipeline.intake.commit_times.oldest(tracker.frontier_lsn)
+        delivered_lsn = self._delivered()
+        undelivered = self._pipeline.intake.commit_times.oldest(delivered_lsn)
         return CaptureReading(
             line_age_s=self._freshness.age_s(awake_or_asleep()),
             received_lsn=self._pipeline.walk.received_lsn,
-            frontier_lsn=tracker.frontier_lsn,
+            frontier_lsn=delivered_lsn,
             pending=tracker.pending_count,
             queue_events=queue.qsize(),
             inflight_bytes=queue.bytes_inflight,
@@ -65,6 +67,14 @@ class Gauges:
             queue_limit=queue.max_messages,
             inflight_limit_bytes=queue.max_bytes,
         )
+
+    def _delivered(self) -> int:
+        """The frontier; in a marked stream a record that no manifest speaks of is not delivered."""
+        marker, tracker = self._pipeline.marker, self._pipeline.tracker
+        now = tracker.frontier_lsn if marker is None else marker.delivered_lsn()
+        # Manifests may lag behind a stretch without records, which was delivered all the same.
+        self._delivered_lsn = max(self._delivered_lsn, now)
+        return self._delivered_lsn
 
     def _count(self) -> None:
         totals, metrics = self._pipeline.intake.totals, self._metrics

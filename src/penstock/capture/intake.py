@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.capture.ack import AckTracker
 from penstock.capture.commit_times import CommitTimes
-from penstock.kinesis.marked.prefix import MarkPrefix
+from penstock.kinesis.marked.prefix import PREFIX_BYTES, MarkPrefix
 from penstock.kinesis.write.event import NO_OBJECT, ChangeEvent
 from penstock.kinesis.write.partition_key import KeyedRelation, PartitionKeys, UnknownRelation
 from penstock.model.change import Action, Boundary, Change
 from penstock.model.log_offset import OP_INFINITY
 from penstock.model.relation import Relation
 from penstock.postgres.stream.walk import FrameWalk
+
+_TRUNCATE: Final = Action.TRUNCATE
+"""By a name of its own: an enum's member is slow to find, and every change of a marked stream is asked."""
 
 
 class Batch(NamedTuple):
@@ -59,6 +62,7 @@ class Intake:
         self._walk = walk
         self._tracker = tracker
         self._keys = keys
+        self._scanner = keys.scanner
         self._publish_transactions = publish_transactions
         self._max_event_bytes = max_event_bytes
         self.window = window
@@ -96,11 +100,15 @@ class Intake:
             self._unknown = unknown.relation
             return False
         self.totals.changes += 1
+        if self._prefix is None:
+            self._add(change.payload, key, change.commit_lsn, change.op_offset, self._safe_lsn)
+            return True
         # Only manifests ask for the table.
-        relation = None if self._prefix is None else self._keys.relation(change.payload)
-        event = self._add(change.payload, key, change.commit_lsn, change.op_offset, self._safe_lsn, relation)
-        if relation is not None and change.action is Action.TRUNCATE:
-            event.truncates = True
+        relation = self._scanner.relation or self._keys.relation(change.payload)
+        truncates = change.action is _TRUNCATE
+        self._add(
+            change.payload, key, change.commit_lsn, change.op_offset, self._safe_lsn, relation, truncates
+        )
         return True
 
     def begin(self, begin: Boundary) -> None:
@@ -134,23 +142,34 @@ class Intake:
         op_offset: int,
         safe_lsn: int,
         relation: Relation | None = None,
-    ) -> ChangeEvent:
-        fault = None
-        if self._prefix is not None:
-            marked = self._prefix.put(payload, commit_lsn, op_offset)
-            if marked is None:
-                fault = NO_OBJECT
-            else:
-                payload = marked
+        truncates: bool = False,
+    ) -> None:
+        prefix, fault = b"", None
         size = len(payload) + (len(key) if key.isascii() else len(key.encode()))
+        if self._prefix is not None:
+            found = self._prefix.of(payload, commit_lsn, op_offset)
+            if found is None:
+                found, fault = self._prefix.at(commit_lsn, op_offset), NO_OBJECT
+            prefix = found
+            size += PREFIX_BYTES - 1
         self.totals.bytes += size
         ack_id = self._tracker.register(safe_lsn)
         event = ChangeEvent(
-            ack_id, payload, key, size, commit_lsn, op_offset, self._now, fault, False, relation
+            ack_id,
+            payload,
+            key,
+            size,
+            commit_lsn,
+            op_offset,
+            self._now,
+            fault,
+            False,
+            relation,
+            truncates,
+            prefix,
         )
         self.room -= 1
         if size > self._max_event_bytes or fault is not None:
             self._unfit, self.room = event, 0
         else:
             self._events.append(event)
-        return event

@@ -21,7 +21,7 @@ class InflightEventQueue:
     until its last event is in. A blocked producer reserves its bytes first and then waits for a slot; when it
     is cancelled, the bytes are given back and the event that it was waiting with is not in the queue.
 
-    An event has to come back with the `record_size_bytes` that it was put with.
+    An event has to come back with the `record_size_bytes` that it was put with, or that `resize` gave it.
     """
 
     def __init__(self, *, max_messages: int, max_bytes: int) -> None:
@@ -125,6 +125,12 @@ class InflightEventQueue:
         self._release_bytes(sum([event.record_size_bytes for event in events]))
         if not self._unfinished:
             self._finished.set()
+
+    def resize(self, event: ChangeEvent, size_bytes: int) -> None:
+        """An event that `get` returned has another size now; a larger one may exceed the budget by that."""
+        freed = event.record_size_bytes - size_bytes
+        event.record_size_bytes = size_bytes
+        self._release_bytes(freed)
 
     async def join(self) -> None:
         """Wait until every event that was added is done."""

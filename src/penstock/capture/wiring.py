@@ -85,7 +85,7 @@ class Pipeline:
         by = secrets.token_hex(6)
         prefix = MarkPrefix(history, by) if settings.kinesis.marked_stream else None
         keys = PartitionKeys.of(decoder, settings.partition_key)
-        undeliverable = _undeliverable(settings, decoder, prefix, sending)
+        undeliverable = _undeliverable(settings, decoder, sending)
         self.tracker = AckTracker(initial_lsn=start.lsn)
         self.queue = InflightEventQueue(
             max_messages=settings.inflight.max_messages, max_bytes=settings.inflight.max_bytes
@@ -142,10 +142,16 @@ class Pipeline:
             key_indexes=key_indexes,
             stand_in=undeliverable.stand_in,
             answering=Answering(self.walk, self.feedback, freshness),
-            sink_room=self.publisher.room,
+            sink_room=self._sink_room,
         )
         self._tell_when_something_moves()
         _spare_the_collector()
+
+    async def _sink_room(self) -> None:
+        """Nothing is read, and so nothing published, that no manifest could speak of."""
+        if self.marker is not None:
+            await self.marker.begun()
+        await self.publisher.room()
 
     def _tell_when_something_moves(self) -> None:
         self.publisher.on_marked(self.feedback.send_if_moved)
@@ -156,15 +162,12 @@ class Pipeline:
             self.marker.on_moved(self.noted.moved)
 
 
-def _undeliverable(
-    settings: CaptureSettings, decoder: Decoder, prefix: MarkPrefix | None, sending: Sending
-) -> UndeliverablePolicy:
+def _undeliverable(settings: CaptureSettings, decoder: Decoder, sending: Sending) -> UndeliverablePolicy:
     url = settings.undeliverable.quarantine_url if settings.undeliverable.policy == "quarantine" else None
     return UndeliverablePolicy(
         store=None if url is None else open_quarantine(url, settings.kinesis.region),
         slot=settings.replication.slot,
         summary=decoder.summary,
-        prefix=prefix,
         health=sending.health,
         metrics=sending.metrics,
         backoff=sending.backoff,

@@ -155,7 +155,11 @@ class Wal2Json:
         if relation is None:
             if len(self._relations) >= _MOST_RELATIONS:
                 self._relations.clear()
-            relation = self._relations[names[0]] = Relation(*map(_decode_text, names.groups()))
+            try:
+                relation = self._relations[names[0]] = Relation(*map(_decode_text, names.groups()))
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                # Payloads are in the server's encoding, which need not be UTF-8.
+                return None
         return relation
 
     def columns(self, payload: bytes) -> list[NamedType] | None:

@@ -10,7 +10,7 @@ from penstock.durable import try_to_write
 from penstock.finding import Finding
 from penstock.kinesis.aws.credentials import NO_CREDENTIALS
 from penstock.kinesis.aws.outcome import Failed
-from penstock.kinesis.write.client import KEYS_IGNORED, KinesisClient, ignores_keys
+from penstock.kinesis.write.client import KinesisClient, ignores_keys, keys_ignored
 from penstock.kinesis.write.quarantine import QuarantineError
 from penstock.kinesis.write.s3_quarantine import S3Quarantine
 from penstock.settings.kinesis import KinesisSettings
@@ -23,11 +23,16 @@ _USABLE: Final = frozenset({"ACTIVE", "UPDATING"})
 
 
 def check_stream(
-    settings: KinesisSettings, *, keys_matter: bool = True, named_by: str = "KINESIS_STREAM"
+    settings: KinesisSettings,
+    *,
+    keys_matter: bool = True,
+    may_be_unordered: bool = False,
+    named_by: str = "KINESIS_STREAM",
 ) -> Finding:
     """Ask for the stream's summary, as a capture would; blocks for some seconds at most.
 
-    `named_by`: where its name stands. SettingsError if the AWS configuration is no good.
+    `keys_matter`, `may_be_unordered`: as KinesisClient has them. `named_by`: where its name stands.
+    SettingsError if the AWS configuration is no good.
     """
     client = KinesisClient(
         stream=settings.stream,
@@ -42,7 +47,9 @@ def check_stream(
         client.close()
     if isinstance(summary, Failed):
         return judge_refusal(settings, summary, named_by)
-    return judge_stream(settings, summary, keys_matter=keys_matter, named_by=named_by)
+    return judge_stream(
+        settings, summary, keys_matter=keys_matter, may_be_unordered=may_be_unordered, named_by=named_by
+    )
 
 
 def judge_refusal(settings: KinesisSettings, failed: Failed, named_by: str = "KINESIS_STREAM") -> Finding:
@@ -64,7 +71,7 @@ def judge_refusal(settings: KinesisSettings, failed: Failed, named_by: str = "KI
         return Finding.warn(
             "stream",
             f"{settings.stream!r} can't be described by this role ({code})",
-            "none, if the stream exists and the role has kinesis:PutRecords; to have it checked,"
+            f"none, if the stream exists and the role has {_rights(settings)}; to have it checked,"
             " allow kinesis:DescribeStreamSummary",
         )
     if code == _NO_SUCH_STREAM:
@@ -88,6 +95,7 @@ def judge_stream(
     summary: Mapping[str, Any],
     *,
     keys_matter: bool = True,
+    may_be_unordered: bool = False,
     named_by: str = "KINESIS_STREAM",
 ) -> Finding:
     """What DescribeStreamSummary says, against our settings."""
@@ -102,7 +110,8 @@ def judge_stream(
     if status not in _USABLE:
         return Finding.fail("stream", found, f"wait until it is ACTIVE, or choose another {named_by}")
     if keys_matter and ignores_keys(summary):
-        why, _, fix = KEYS_IGNORED.message.partition(" Fix: ")
+        ignored = keys_ignored(may_be_unordered=may_be_unordered)
+        why, _, fix = ignored.message.partition(" Fix: ")
         return Finding.fail("stream", f"{found}; {why}", fix)
     largest_kib = summary.get("MaxRecordSizeInKiB")
     if largest_kib is not None and settings.max_record_bytes > largest_kib * 1024:
@@ -112,7 +121,16 @@ def judge_stream(
             f" KINESIS_MAX_RECORD_BYTES is {settings.max_record_bytes}",
             "raise the stream's record size, or lower the setting",
         )
-    return Finding.ok("stream", found, "only the first record shows whether this role may write to it")
+    return Finding.ok(
+        "stream",
+        found,
+        f"only the first record shows whether this role may write to it ({_rights(settings)})",
+    )
+
+
+def _rights(settings: KinesisSettings) -> str:
+    manifests = ", and kinesis:PutRecord on the stream of the manifests"
+    return f"kinesis:PutRecords{manifests if settings.marked_stream else ''}"
 
 
 def check_quarantine(url: str, region: str) -> Finding:

@@ -6,7 +6,7 @@ The service knows `ShapeJobs`, and `penstock verify` `VerifyJobs`; neither knows
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, runtime_checkable
 
 from penstock.lake.comparison import Comparison, Keys, PostgresAt, TableAt
@@ -229,8 +229,14 @@ class ShapeJobs(Protocol):
     Any of them raises SparkGone if that is why it failed.
     """
 
-    def state(self, shape: Shape) -> TableState:
-        """Look at the shape's table."""
+    def state(self, shape: Shape, known: int | None = None) -> TableState:
+        """Look at the shape's table. `known`: the commit LSN up to which it was seen before."""
+
+    def lead(self, may_write: Callable[[], bool]) -> None:
+        """This process leads from here on, for as long as that says so: only then anything is written."""
+
+    def end(self) -> None:
+        """It leads no more, and nothing runs: nothing is written from here on."""
 
     def flush(
         self,

@@ -35,24 +35,37 @@ def source_reading(source: SourceFacts) -> SourceReading:
     )
 
 
+def silence(source: SourceFacts, stall_s: float) -> str | None:
+    """That nobody writes the stream, if that is so: no manifest has come for that long."""
+    newest = source.newest
+    silent = source.looked_back if newest is None else source.asked_at - newest.at
+    if silent.total_seconds() < stall_s:
+        return None
+    time = f"{'at least ' if newest is None else ''}{silent.total_seconds():.0f} s"
+    return (
+        f"no manifest has come into {source.address.marks_stream} for {time}."
+        " Fix: see whether penstock capture runs and is ready"
+    )
+
+
+def stranger(source: SourceFacts, server: ServerIdentity | None) -> str | None:
+    """That the stream is another server's, if it is."""
+    newest = source.newest
+    if newest is None or server is None or newest.manifest.system == server.system_id:
+        return None
+    return (
+        f"the stream has manifests of system {newest.manifest.system}, and the server is"
+        f" {server.system_id}. Fix: read the stream of this server, or connect to the other"
+    )
+
+
 def source_reasons(source: SourceFacts, server: ServerIdentity | None, stall_s: float) -> list[str]:
     """What is wrong with it: it isn't written, is another server's, or doesn't reach back far enough."""
     if source.problem is not None:
         return [source.problem]
-    reasons: list[str] = []
-    newest, first, needed = source.newest, source.first, source.needed
-    silent = source.looked_back if newest is None else source.asked_at - newest.at
-    if silent.total_seconds() >= stall_s:
-        time = f"{'at least ' if newest is None else ''}{silent.total_seconds():.0f} s"
-        reasons.append(
-            f"no manifest has come into {source.address.marks_stream} for {time}."
-            " Fix: see whether penstock capture runs and is ready"
-        )
-    if newest is not None and server is not None and newest.manifest.system != server.system_id:
-        reasons.append(
-            f"the stream has manifests of system {newest.manifest.system}, and the server is"
-            f" {server.system_id}. Fix: read the stream of this server, or connect to the other"
-        )
+    first, needed = source.first, source.needed
+    found = (silence(source, stall_s), stranger(source, server))
+    reasons = [each for each in found if each is not None]
     if first is None or needed is None:
         return reasons
     begins, age = first

@@ -16,6 +16,7 @@ from penstock.errors import (
     ProtocolViolation,
     SinkOutage,
     SlotBusy,
+    SlotMoved,
 )
 
 QUICK_RETRY_S = 3.0
@@ -45,6 +46,7 @@ class Policy(NamedTuple):
 
 _TABLE: tuple[tuple[type[BaseException], Policy], ...] = (
     (SlotBusy, Policy(Pace.SOON, "error")),
+    (SlotMoved, Policy(Pace.SOON, "error")),
     (SinkOutage, Policy(Pace.WHEN_SINK_ANSWERS, "error")),
     (KeyRecovered, Policy(Pace.SOON, "warning")),
     (NeedsOperator, Policy(Pace.SLOW, "error")),

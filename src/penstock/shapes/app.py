@@ -44,7 +44,7 @@ from penstock.settings.services import ShapesSettings
 from penstock.shapes.credentials import watch_credentials
 from penstock.shapes.definition.reload import compare_files, terminal_is_gone
 from penstock.shapes.definition.shapes_file import ShapeFileError, load_shapes_file
-from penstock.shapes.definition.source_check import address_of
+from penstock.shapes.definition.source_check import address_of, shared_names
 from penstock.shapes.ending import ShapeStalled
 from penstock.shapes.feeders import Feeder, feeder_for
 from penstock.shapes.flushing.job_runner import JobThreads
@@ -110,6 +110,8 @@ class ShapesApp:
         self._resnapshot: Set[str] = run.resnapshot
         self._leadership: ShapesLeadership | None = None
         self._identity: ServerIdentity | None = None
+        self._left_slot: str | None = None
+        """The slot that the tables were fed from before they were fed from a stream; it need not exist."""
         self._removed: set[str] = set()
         self._reload_turn = asyncio.Lock()
         self._reloads: set[asyncio.Task[None]] = set()
@@ -126,10 +128,12 @@ class ShapesApp:
         if self._run.stream is not None:
             source = {"stream": self._run.stream.stream, "of_slot": self._run.stream.slot}
         _log.info("started", ops=url, shapes=len(self._file.shapes), **source)
-        watching = None if self._run.stream else asyncio.create_task(self._watch_slot(), name="slot monitor")
+        watching = None if self._run.stream else self._watch_slot(self._settings.replication.slot)
         showing = asyncio.create_task(self._progress.run(self._lines, self._phase), name="progress")
         try:
             await self._check_shapes()
+            if self._left_slot is not None:
+                watching = self._watch_slot(self._left_slot)
             await self._check_log()
             return await self._serve()
         finally:
@@ -146,14 +150,14 @@ class ShapesApp:
     def _credentials_expire_at(self) -> float | None:
         return None if self._credentials is None else self._credentials.expires_at
 
-    async def _watch_slot(self) -> None:
+    def _watch_slot(self, name: str) -> asyncio.Task[None]:
         monitor = SlotMonitor.of(
-            self._settings.replication,
+            self._settings.replication.model_copy(update={"slot": name}),
             self._settings.leader,
             on_slot=self._board.note_slot,
             on_clock=self._board.note_clock,
         )
-        await monitor.run()
+        return asyncio.create_task(monitor.run(), name="slot monitor")
 
     async def _serve(self) -> int:
         stall_s = self._settings.change_log.stall_s
@@ -293,10 +297,13 @@ class ShapesApp:
 
     async def _check(self, file: ShapesFile) -> None:
         """ShapeFileError for shapes that can't work."""
+        refuse(shared_names(file, self._run.stream))
         decoder = decoder_for(self._feeder(file).plugin)
         facts, names = await read_facts(self._settings, file, decoder)
         registry = await asyncio.to_thread(open_registry(file.registry_at).read)
         is_streamed = self._run.stream is not None
+        if is_streamed:
+            self._left_slot = self._settings.replication.slot if registry is None else registry.slot
         refuse(judge(file, facts, names, registry, decoder, from_stream=is_streamed).refused)
         refuse(await asyncio.to_thread(where_refusals, self._spark, file, facts))
 
@@ -392,6 +399,7 @@ def check_without_spark(settings: ShapesSettings, file: ShapesFile, run: Run) ->
         raise ShapeFileError(
             f"{file.path}: no shape {', '.join(map(repr, unknown))}. Fix: give --resnapshot one of its names"
         )
+    refuse(shared_names(file, run.stream))
     check_conf(file.storage, run.conf)
     decoder = decoder_for(feeder_for(settings, file, run.stream).plugin)
     check_port(settings.ops.host, settings.ops.port)

@@ -8,7 +8,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Set
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, ClassVar, Final, NamedTuple
 
 import structlog
@@ -43,7 +42,6 @@ from penstock.status.metrics import ShapesMetrics
 from penstock.status.model import ShapesReading
 
 UPKEEP_EVERY_S: Final = 1.0
-_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 _log = structlog.get_logger()
 
@@ -151,6 +149,7 @@ class ShapesLeadership(ABC):
             finally:
                 # The tables' sessions are free for the next leadership only when nothing runs in them.
                 await self._threads.settle(jobs.cancel)
+                jobs.end()
         return None
 
     @property
@@ -209,6 +208,7 @@ class ShapesLeadership(ABC):
         self._health.start_streaming(freshness, awake_or_asleep())
         self._board.lead(lambda: self._reading(pipeline, freshness))
         self.has_led, self.led_since = True, time.monotonic()
+        jobs.lead(lambda: freshness.is_fresh(awake_or_asleep()))
         self._metrics.leaderships.inc()
         _log.info("streaming", shapes=len(self.file.shapes), **said)
         try:
@@ -256,12 +256,14 @@ class ShapesLeadership(ABC):
         await self._say_last(pipeline, freshness)
         _log.info("drained", confirmed_lsn=format_lsn(pipeline.feed.confirmed_lsn))
 
-    def _report(self, pipeline: ShapesPipeline, now: float, more: Mapping[str, str] = _NOTHING) -> None:
-        """Once a second: say who holds everybody up; `more` are further sentences, each under a name."""
+    def _report(self, pipeline: ShapesPipeline, now: float, *more: Mapping[str, str]) -> None:
+        """Once a second: say who holds everybody up; `more` are further sentences, each of a shape."""
         said = self._said
         frontier_lsn, readings = pipeline.ledger.tracker.frontier_lsn, pipeline.readings
         self._health.note_frontier(frontier_lsn, readings.unflushed_shapes(), awake_or_asleep())
-        sentences = {**readings.complaints(now, self._settings.change_log.stall_s), **more}
+        sentences = readings.complaints(now, self._settings.change_log.stall_s)
+        for shape, sentence in (each for found in more for each in found.items()):
+            sentences[shape] = f"{sentences[shape]} {sentence}" if shape in sentences else sentence
         if sentences:
             self._health.set_fault(Fault.SHAPE, " ".join(sentences.values()))
         else:

@@ -126,7 +126,7 @@ class Preparation:
         if slot is not None:
             check_slot(slot, self._plugin)
         registry = await asyncio.to_thread(self._store.read)
-        facts, offsets, foreign = await self._line.kept_awake(self._look(jobs))
+        facts, offsets, foreign = await self._line.kept_awake(self._look(jobs, registry))
         registry = self._judged(registry, facts)
         if registry is not None:
             for shape in resnapshot & registry.shapes.keys():
@@ -143,11 +143,14 @@ class Preparation:
         return Prepared(ensured, decision.actions, keeper, facts)
 
     async def _look(
-        self, jobs: ShapeJobs
+        self, jobs: ShapeJobs, registry: Registry | None
     ) -> tuple[Mapping[Relation, TableFacts], Mapping[str, LogOffset | None], Mapping[str, str]]:
         shapes = self._file.shapes
         facts = await self._catalog.facts({shape.table for shape in shapes})
-        states = await asyncio.gather(*(self._threads.run(jobs.state, shape) for shape in shapes))
+        known = {} if registry is None else {name: each.offset for name, each in registry.shapes.items()}
+        states = await asyncio.gather(
+            *(self._threads.run(jobs.state, shape, known.get(shape.name)) for shape in shapes)
+        )
         offsets = {
             shape.name: None if state.tx_offset is None else whole(state.tx_offset)
             for shape, state in zip(shapes, states, strict=True)

@@ -18,6 +18,7 @@ from penstock.model.stream_position import History
 from penstock.postgres.leader.freshness import Freshness
 from penstock.postgres.slot.moving import SlotMover
 from penstock.postgres.timeline import ServerIdentity, inserted_lsn
+from penstock.shapes.flushing.complaints import slot_holder
 from penstock.shapes.leadership import UPKEEP_EVERY_S, ShapesLeadership
 from penstock.shapes.preparation import Prepared
 from penstock.shapes.stream_wiring import KinesisPipeline, Streamed, position_to_begin
@@ -91,7 +92,9 @@ class KinesisLeadership(ShapesLeadership):
             shape, age = ledger.oldest_needed(datetime.now(UTC), now)
             self._board.note_source(retention.total_seconds(), age.total_seconds())
             late = {shape: late_sentence(f"shape {shape}", age, retention)} if is_late(age, retention) else {}
-            self._report(pipeline, now, late)
+            stall_s = self._settings.change_log.stall_s
+            holds = slot_holder(self._board.slot, ledger.tracker.stalled(now, 0.0), stall_s=stall_s)
+            self._report(pipeline, now, late, holds)
             self._say_silence(pipeline, now)
             await asyncio.sleep(UPKEEP_EVERY_S)
 

@@ -50,12 +50,22 @@ class StatusBoard:
         self._leading: Leading | None = None
 
     def note_slot(self, slot: SlotState | None, asked_at: float) -> None:
-        """The server was asked for the slot at that moment, and has this one, or none."""
+        """The server was asked for the slot at that moment, and has this one, or none.
+
+        Beside a stream it is one that was left behind: it may be lost, or gone, and nobody lacks it.
+        """
+        if self._named_source is not None and slot is not None and slot.is_lost:
+            slot = None
         self._slot, self._slot_read_at, self._slot_was_read = slot, asked_at, True
         if slot is not None and slot.is_lost:
             self._health.set_fault(Fault.LOST, str(slot_lost(slot.name)))
         else:
             self._health.clear_fault(Fault.LOST)
+
+    @property
+    def slot(self) -> SlotState | None:
+        """As the server had it last."""
+        return self._slot
 
     def note_source(self, retention_s: float, needed_s: float) -> None:
         """A leader knows for how long its stream keeps records, and how old those are that it still needs."""
@@ -124,8 +134,8 @@ class StatusBoard:
         return reading
 
     def _slot_reading(self) -> SlotReading:
-        if self._source is not None:
-            # Nobody asks for it: that would not be a trouble of the server's.
+        if self._source is not None and self._slot is None:
+            # There need not be one: that is no trouble of the server's.
             return SlotReading(0.0)
         age_s, slot = self._clock() - self._slot_read_at, self._slot
         if slot is None:

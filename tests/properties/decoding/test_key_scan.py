@@ -116,5 +116,5 @@ def test_an_ordinary_change_is_scanned_after_the_first() -> None:
         scanning.learn(unknown.relation, KeyIndexes(["id"]))
 
     assert scanning.key(first, 1) == "public.t/1"
-    assert scanning._scanner.scan((frame % (42, 41)).encode()) == "public.t/42"
-    assert scanning._scanner.scan((frame % (42, 41)).replace("bigint", "text").encode()) is None
+    assert scanning.scanner.scan((frame % (42, 41)).encode()) == "public.t/42"
+    assert scanning.scanner.scan((frame % (42, 41)).replace("bigint", "text").encode()) is None

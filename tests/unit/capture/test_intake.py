@@ -312,7 +312,7 @@ def test_in_a_marked_stream_each_event_has_its_prefix_its_table_and_its_size() -
         boundary("B", 100, 110), xlogdata(row(7)), truncate, boundary("C", 100, 110), keepalive(120)
     )
 
-    assert [event.payload[8:46] for event in taken.events] == [
+    assert [event.data[8:46] for event in taken.events] == [
         b"00000001.0000000000000064.000000000000",
         b"00000001.0000000000000064.000000000001",
         b"00000001.0000000000000064.000000000003",
@@ -322,9 +322,9 @@ def test_in_a_marked_stream_each_event_has_its_prefix_its_table_and_its_size() -
     assert [event.relation for event in taken.events] == [None, table, table, None]
     assert [event.truncates for event in taken.events] == [False, False, True, False]
     assert all(
-        event.record_size_bytes == len(event.payload) + len(event.partition_key) for event in taken.events
+        event.record_size_bytes == len(event.data) + len(event.partition_key) for event in taken.events
     )
-    assert unmarked(taken.events[1].payload) == row(7)
+    assert taken.events[1].payload == unmarked(taken.events[1].data) == row(7)
     assert taken.events[1].partition_key == "public.t/7"
 
 
@@ -346,6 +346,16 @@ def test_what_is_no_object_is_unfit_for_a_marked_stream() -> None:
     assert taken.events == []
     assert taken.unfit is not None
     assert (taken.unfit.payload, taken.unfit.fault, taken.next_frame) == (broken, NO_OBJECT, 2)
+
+
+def test_a_table_whose_name_is_no_utf_8_goes_into_a_marked_stream_without_one() -> None:
+    """Frames are in the encoding of the database: LATIN1, or anything."""
+    some = parts(prefix=MARK)
+    payload = b'{"action":"I","schema":"public","table":"caf\xe9","columns":[{"name":"id","value":7}]}'
+
+    (event,) = some.take(boundary("B", 100, 110), xlogdata(payload), boundary("C", 100, 110)).events
+
+    assert (event.payload, event.relation, event.fault) == (payload, None, None)
 
 
 def test_a_full_window_stops_reading_until_it_moves() -> None:

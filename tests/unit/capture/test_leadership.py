@@ -14,7 +14,7 @@ from penstock.capture import leadership as module
 from penstock.capture.leadership import Leadership
 from penstock.capture.slot_memory import SlotMemory
 from penstock.capture.wiring import SlotStart
-from penstock.errors import SlotBusy, SlotInvalid
+from penstock.errors import SlotBusy, SlotInvalid, SlotMoved
 from penstock.postgres.leader.freshness import Freshness
 from penstock.postgres.leader.line import AnotherLeads, EnsuredSlot
 from penstock.postgres.slot.note import NoteRefused, SlotNote
@@ -46,6 +46,7 @@ class Site:
         self.refused: str | None = None
         self.timings = Timings.of(10.0)
         self.cannot_start: Exception | None = None
+        self.moved: Exception | None = None
         self.pending_count = 0
         self.confirmed_lsn = 0x400
         self.taken_over: SlotNote | None = None
@@ -108,6 +109,8 @@ class Site:
 
     async def vouch(self) -> tuple[Freshness, Site]:
         self.did.append("vouch")
+        if self.moved is not None:
+            raise self.moved
         return Freshness(limit_s=3.0, now=0.0), self
 
     async def run_together(
@@ -251,6 +254,15 @@ class TestOrder:
         with pytest.raises(SlotBusy):
             await site.leadership().run()
         assert site.memory.known == SlotNote("700", 1, 0x300)
+
+    async def test_nothing_is_wired_where_the_slot_was_moved_meanwhile(self, site: Site) -> None:
+        """The next leadership compares where it stands now with what was known before, and says the GAP."""
+        site.moved = SlotMoved("by another")
+        with pytest.raises(SlotMoved):
+            await site.leadership().run()
+        assert site.did[-2:] == ["stream", "vouch"]
+        site.moved, site.slot = None, SLOT._replace(confirmed_flush_lsn=0x380)
+        assert (await lead(site)).count("GAP") == 1
 
 
 class TestNote:

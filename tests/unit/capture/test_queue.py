@@ -125,6 +125,23 @@ async def test_put_refuses_an_event_above_the_budget_even_while_others_wait() ->
     await cancel(waiting)
 
 
+@pytest.mark.parametrize("size", [3, 12])
+async def test_an_event_that_was_taken_may_change_its_size(size: int) -> None:
+    queue = InflightEventQueue(max_messages=3, max_bytes=10)
+    await queue.put(event(8))
+    taken = await queue.get()
+
+    queue.resize(taken, size)
+
+    assert (taken.record_size_bytes, queue.bytes_inflight) == (size, size)
+    waiting = asyncio.create_task(queue.put(event(6, ack_id=2)))
+    await settle()
+    assert waiting.done() is (size == 3)
+    await queue.task_done(taken)
+    await waiting
+    assert queue.bytes_inflight == 6
+
+
 async def test_an_event_of_exactly_the_budget_enters() -> None:
     queue = InflightEventQueue(max_messages=1, max_bytes=10)
 

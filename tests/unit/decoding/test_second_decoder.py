@@ -38,6 +38,7 @@ from penstock.kinesis.write.partition_key import Fallback, PartitionKeys, Unknow
 from penstock.lake.jobs.changes import ShapeLayout
 from penstock.lake.stream.flush import Flush, both_rows, rendering
 from penstock.lake.stream.keeping import Keeping
+from penstock.lake.stream.old_row import OldRow
 from penstock.lake.stream.place import StreamPlace
 from penstock.model.change import Action
 from penstock.model.key_indexes import KeyIndexes
@@ -297,12 +298,13 @@ def test_a_stream_as_storage_takes_it() -> None:
         "0" * 12,
         "s",
         Keeping(),
+        OldRow(("id", "v"), ()),
     )
     batch = pa.RecordBatch.from_pydict(
         {"tx_offset": [100, 100], "op_offset": [0, 4], "payload": [LINES[1], LINES[3]]}
     )
 
-    with_rows = both_rows(batch, layout)
+    with_rows = both_rows(batch, layout, flush.old_row)
     judged = pa.RecordBatch.from_arrays(
         [*with_rows.columns[:3], pa.array([False, True]), pa.array([True, False])],
         names=[*with_rows.schema.names[:3], "_penstock_old_inside", "_penstock_new_inside"],

@@ -148,7 +148,7 @@ def test_a_summary_names_the_change_and_holds_no_values() -> None:
     assert summary.__struct_fields__ == ("action", "schema", "table", "lsn")
 
 
-@pytest.mark.parametrize("payload", DAMAGED)
+@pytest.mark.parametrize("payload", [*DAMAGED, b'{"action":"I","schema":"public","table":"caf\xe9"}'])
 def test_a_damaged_payload_has_an_empty_summary(payload: bytes) -> None:
     summary = DECODER.summary(payload)
 
@@ -227,6 +227,9 @@ def test_options_that_old_servers_do_not_know_are_named_only_when_they_are_on() 
         ),
         (b'{"action":"T","schema":"public","table":"t"}', Relation("public", "t")),
         (b'{"action":"I","schema":"public"', None),
+        (b'{"action":"I","schema":"public","table":"caf\xe9"}', None),
+        (b'{"action":"I","schema":"caf\xe9","table":"t"}', None),
+        (b'{"action":"I","schema":"public","table":"\\x"}', None),
         (b"", None),
     ],
 )

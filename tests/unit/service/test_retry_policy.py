@@ -21,6 +21,7 @@ def descendants(kind: type[PenstockError]) -> Iterator[type[PenstockError]]:
     ("error", "policy"),
     [
         (errors.SlotBusy("x"), Policy(Pace.SOON, "error")),
+        (errors.SlotMoved("x"), Policy(Pace.SOON, "error")),
         (errors.SinkOutage("x"), Policy(Pace.WHEN_SINK_ANSWERS, "error")),
         (errors.ProtocolViolation("x"), Policy(Pace.SOON, "error")),
         (errors.LineLost("x"), Policy(Pace.SOON, "warning")),

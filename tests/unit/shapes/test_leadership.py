@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -191,3 +192,44 @@ async def test_what_flushes_put_into_quarantine_is_in_reading_and_metric(site: S
     assert cast(int, second._reading(pipeline, FRESHNESS)) == 7, "since the process began"
     text = metrics.exposition(Status("shapes", "standby", True, [], SlotReading(0.0))).decode()
     assert "penstock_undeliverable_quarantined_total 7.0" in text
+
+
+async def test_the_jobs_end_with_the_leadership_when_nothing_runs_any_more(site: Site) -> None:
+    did: list[str] = []
+    jobs = SimpleNamespace(cancel=None, end=lambda: did.append("ended"))
+
+    async def done(*_: object) -> None:
+        """Nothing to wait for."""
+
+    async def settle(_cancel: object) -> None:
+        did.append("settled")
+
+    async def lead(*_: object) -> None:
+        raise LineLost("cut")
+
+    leads: Any = leadership_of(site)
+    leads._line = SimpleNamespace(open=nullcontext, take_lock=done, identify=done)
+    leads._make_jobs = lambda _: jobs
+    leads._preparation = SimpleNamespace(run=done)
+    leads._threads = SimpleNamespace(settle=settle)
+    leads._lead = lead
+    with pytest.raises(LineLost):
+        await leads.run()
+    assert did == ["settled", "ended"]
+
+
+async def test_the_jobs_write_while_the_line_is_fresh(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Callable[[], bool]] = []
+    now = 0.0
+    monkeypatch.setattr(module, "awake_or_asleep", lambda: now)
+    leads: Any = leadership_of(site)
+    leads._line = SimpleNamespace(run_together=None)
+    pipeline: Any = SimpleNamespace(feed=SimpleNamespace(confirmed_lsn=0))
+    leads._threads = SimpleNamespace(settle=lambda _: asyncio.sleep(0))
+    jobs: Any = SimpleNamespace(lead=told.append, cancel=None)
+    with pytest.raises(AttributeError):
+        await leads._serve(pipeline, jobs, (Freshness(limit_s=3.0, now=0.0), None), {})
+    (may_write,) = told
+    assert may_write()
+    now = 3.5
+    assert not may_write()

@@ -99,7 +99,9 @@ class World:
         self.order.append("catalog")
         return {table: facts for table, facts in self.facts.items() if table in tables}
 
-    def state(self, shape: Shape) -> TableState:
+    def state(self, shape: Shape, known: int | None = None) -> TableState:
+        entry = None if self.registry is None else self.registry.shapes.get(shape.name)
+        assert known == (None if entry is None else entry.offset)
         self.order.append(f"table {shape.name}")
         return self.tables[shape.name]
 

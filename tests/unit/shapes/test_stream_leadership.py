@@ -17,14 +17,17 @@ from penstock.kinesis.read.errors import StreamReadError
 from penstock.kinesis.read.marked_stream import MarkedStream, StreamAddress
 from penstock.kinesis.read.retention import LEAST, late_sentence
 from penstock.lake.ports import ShapeJobs
+from penstock.model.log_offset import LogOffset
 from penstock.model.shape import ShapesFile
 from penstock.model.stream_position import History
 from penstock.postgres.leader.freshness import Freshness
+from penstock.postgres.slot.state import SlotState
 from penstock.postgres.timeline import ServerIdentity
 from penstock.settings.loading import load_shapes_settings
 from penstock.shapes import leadership as leadership_module
 from penstock.shapes import stream_leadership as module
 from penstock.shapes.leadership import Order, Service
+from penstock.shapes.pace.flush_tracker import Stalled
 from penstock.shapes.preparation import Prepared
 from penstock.shapes.stream_leadership import KinesisLeadership
 from penstock.shapes.stream_wiring import KinesisPipeline, Streamed
@@ -126,6 +129,8 @@ class House:
         self.now = BEGAN
         self.lasts_s = 0
         self.age = timedelta(minutes=1)
+        self.slot: SlotState | None = None
+        self.behind: list[Stalled] = []
         self.answers: list[timedelta | StreamReadError] = []
         self.asked_at: list[float] = []
         self.noted: list[tuple[float, float]] = []
@@ -163,6 +168,10 @@ class House:
         assert abs(datetime.now(UTC) - now) < timedelta(minutes=1)
         assert monotonic == self.now
         return "orders", self.age
+
+    def stalled(self, now: float, age_s: float) -> list[Stalled]:
+        assert (now, age_s) == (self.now, 0.0)
+        return self.behind
 
     def unflushed_shapes(self) -> bool:
         return False
@@ -236,6 +245,19 @@ async def test_who_falls_behind_the_stream_is_said_while_he_does(house: House) -
     house.answers = [WEEK]
     await keep(house, health, 301, DAY)
     assert health.readiness(0.0).ready, "it keeps more since it was asked"
+
+
+async def test_who_holds_a_slot_that_was_left_behind_is_said_beside_all_else(house: House) -> None:
+    health = standing_by()
+    house.slot = SlotState(
+        "left", "logical", "wal2json", "db", False, None, 3, 2, "reserved", None, "db", 2 << 30
+    )
+    house.behind, house.age = [Stalled("orders", 60.0, LogOffset(7, 0))], DAY / 2
+    (said,) = await keep(house, health, 1, DAY)
+    assert (said["event"], said["shape"]) == ("shape_stalled", "orders")
+    assert said["detail"].startswith(late_sentence("shape orders", DAY / 2, DAY))
+    assert "slot left, which was left behind, keeps 2.0 GB of WAL" in said["detail"]
+    assert not health.readiness(0.0).ready
 
 
 async def test_silence_is_looked_for_at_every_turn(house: House) -> None:

@@ -12,7 +12,7 @@ from penstock.postgres.slot.state import SlotState, slot_lost
 from penstock.status.board import StatusBoard
 from penstock.status.health import Fault, Health, Phase
 from penstock.status.metrics import CaptureMetrics, ShapesMetrics
-from penstock.status.model import CaptureReading, ShapeReading, ShapesReading, SourceReading
+from penstock.status.model import CaptureReading, ShapeReading, ShapesReading, SlotReading, SourceReading
 from tests.servers.slots import HEALTHY
 
 READING = CaptureReading(0.1, 200, 100, 1, 0, 0, 0, oldest_lsn=120, oldest_committed_at=990.0)
@@ -178,3 +178,19 @@ def test_a_stream_in_place_of_a_slot() -> None:
     }
     board.rest()
     assert board.read().source == SourceReading("shop", "etl")
+
+
+def test_a_slot_that_was_left_behind_beside_a_stream() -> None:
+    health = Health()
+    health.enter(Phase.STANDBY)
+    board = StatusBoard("shapes", health, clock=lambda: 5.0, source=SourceReading("shop", "etl"))
+    left = SlotState("s", "logical", "wal2json", "db", False, None, 0x300, 0x200, "reserved", None, "db", 10)
+    board.note_slot(left, 2.0)
+    found = board.read().slot
+    assert (found.exists, found.retained_bytes, found.read_age_s, board.slot) == (True, 10, 3.0, left)
+
+    # One that is gone, or lost, keeps nothing, and nobody lacks it.
+    for gone in (None, left._replace(wal_status="lost")):
+        board.note_slot(gone, 5.0)
+        assert (board.read().slot, board.slot) == (SlotReading(0.0), None)
+        assert board.read().ready

@@ -11,43 +11,67 @@ from penstock.model.stream_position import History, StreamPosition, operation
 _EXAMPLE: Final = b'{"pos":"%b","by":"%b",' % (str(StreamPosition(0, 0)).encode(), b"0" * 12)
 PREFIX_BYTES: Final = len(_EXAMPLE)
 
-_SMALL: Final = 2048
-"""Below this the texts of op_offsets are kept."""
+_PAGE: Final = 256
+"""So many operations differ in their last two digits only."""
 
 _validate = msgspec.json.Decoder(msgspec.Raw).decode
 
 
+def marked(payload: bytes, prefix: bytes) -> bytes:
+    """A payload that takes one, with its prefix."""
+    # The brace it begins with, and no other: that copies a payload once.
+    return payload.replace(b"{", prefix, 1)
+
+
 class MarkPrefix:
-    """Puts `pos` and `by` before the first member of a payload. All prefixes have the same length."""
+    """Makes prefixes: `pos` and `by`, to stand before the first member of a payload. All have one length."""
 
     def __init__(self, history: History, by: str) -> None:
         self._history = history
         self._since = max(history.switch_points.values(), default=0)
         """Whatever begins at or behind it is of this timeline; which one comes before is seldom asked."""
-        self._tail = b'","by":"%b",' % by.encode()
-        self._small = {offset: self._rest(offset) for offset in range(-1, _SMALL)}
+        tail = b'","by":"%b",' % by.encode()
+        # Few enough to stay in the processor's cache, for transactions of any length.
+        self._endings = [b"%02X%b" % (line, tail) for line in range(_PAGE)]
         self._commit_lsn = -1
+        self._page_at = 0
+        """The op_offset at which the page begins."""
         self._head = b""
 
-    def put(self, payload: bytes, commit_lsn: int, op_offset: int) -> bytes | None:
-        """The payload with its prefix; None if it isn't a JSON object that has members."""
-        # Written out: this is the path of every change.
+    def at(self, commit_lsn: int, op_offset: int) -> bytes:
+        """The prefix of a record that stands there."""
+        line = op_offset - self._page_at
+        if commit_lsn != self._commit_lsn or not 0 <= line < _PAGE:
+            line = self._turn_to(commit_lsn, op_offset)
+        return self._head + self._endings[line]
+
+    def of(self, payload: bytes, commit_lsn: int, op_offset: int) -> bytes | None:
+        """The prefix of this payload; None if it takes none, being no JSON object that has members."""
+        # `at`, written out: this is the path of every change.
         if payload[:2] != b'{"':
             return None
         try:
             _validate(payload)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
-        if commit_lsn != self._commit_lsn:
-            history = self._history
-            timeline = history.timeline if commit_lsn >= self._since else history.of_record(commit_lsn)
-            self._commit_lsn, self._head = commit_lsn, b'{"pos":"%08X.%016X.' % (timeline, commit_lsn)
-        rest = self._small.get(op_offset) or self._rest(op_offset)
-        # The brace it begins with, and no other: that copies a payload once.
-        return payload.replace(b"{", self._head + rest, 1)
+        line = op_offset - self._page_at
+        if commit_lsn != self._commit_lsn or not 0 <= line < _PAGE:
+            line = self._turn_to(commit_lsn, op_offset)
+        return self._head + self._endings[line]
 
-    def _rest(self, op_offset: int) -> bytes:
-        return b"%012X%b" % (operation(op_offset), self._tail)
+    def put(self, payload: bytes, commit_lsn: int, op_offset: int) -> bytes | None:
+        """The payload with its prefix; None if it takes none."""
+        prefix = self.of(payload, commit_lsn, op_offset)
+        return None if prefix is None else marked(payload, prefix)
+
+    def _turn_to(self, commit_lsn: int, op_offset: int) -> int:
+        """Open the page of an operation; returns its line there."""
+        history = self._history
+        timeline = history.timeline if commit_lsn >= self._since else history.of_record(commit_lsn)
+        page, line = divmod(operation(op_offset), _PAGE)
+        self._commit_lsn, self._page_at = commit_lsn, op_offset - line
+        self._head = b'{"pos":"%08X.%016X.%010X' % (timeline, commit_lsn, page)
+        return line
 
 
 def unmarked(data: bytes) -> bytes:

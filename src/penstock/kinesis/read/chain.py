@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple
 
 from penstock.kinesis.marked.manifest import Manifest
 from penstock.kinesis.read.errors import StreamReadError
+from penstock.kinesis.read.held_back import HeldBack, P
 from penstock.model.lsn import parse_lsn
 from penstock.model.stream_position import StreamPosition
 
-P = TypeVar("P")
-"""Where a manifest was found."""
+MOST_HELD: Final = 5_000
+"""So many manifests never come before one that they follow: to write them takes more than half a minute."""
 
 
 class HistoryLost(StreamReadError):
@@ -29,12 +30,6 @@ class Link(NamedTuple):
     """What lies below was applied before."""
 
 
-class _Held(NamedTuple, Generic[P]):
-    manifest: Manifest
-    before: P
-    """Up to where everything was read before it."""
-
-
 class Chain(Generic[P]):
     """Puts manifests in order behind what was applied. Pure; a position's text sorts as the position does.
 
@@ -43,7 +38,7 @@ class Chain(Generic[P]):
     3. What was applied must lie on the line of the manifest's history, else HistoryLost: at once, for nothing
        that comes late can change that.
     4. One that begins beyond what was applied is held back: another may come late. Who waits too long for
-       that asks `gap`.
+       that asks `gap`; who finds it `is_full` need not wait, and must not hold still more.
     5. All others are Links, and what was applied is then where they end.
     6. `leap` goes on behind a gap, for a reader that can replace what it has.
     7. `resume_at` says from where on manifests have to be read again after a restart that knows only what
@@ -56,12 +51,12 @@ class Chain(Generic[P]):
         self.system = system
         self.applied = applied
         self._place = place
-        self._held: list[_Held[P]] = []
+        self._held = HeldBack[P]()
 
     @property
     def resume_at(self) -> P:
         """Read manifests from behind this place on."""
-        return self._held[0].before if self._held else self._place
+        return self._held.before(self._place)
 
     @property
     def place(self) -> P:
@@ -71,14 +66,19 @@ class Chain(Generic[P]):
     @property
     def gap(self) -> StreamGap | None:
         """What is missing for those that are held back, if any are."""
-        if not self._held or self.applied is None:
+        first = self._held.begins
+        if first is None or self.applied is None:
             return None
-        first = min(held.manifest.since for held in self._held)
         return StreamGap(
             f"GAP: manifests are missing in the stream. Applied is everything up to {_shown(self.applied)},"
             f" and the next manifest begins at {_shown(first)}: changes between them, if there were any, are"
             " lost. Fix: begin again, with a new snapshot of what is kept downstream"
         )
+
+    @property
+    def is_full(self) -> bool:
+        """Whether more are held back than ever come too early: what is missing doesn't come."""
+        return len(self._held) > MOST_HELD
 
     def take(self, manifest: Manifest, place: P) -> list[tuple[Link, P]]:
         """The next manifest, and where it stands; gives what is to be applied, each with its `resume_at`."""
@@ -98,8 +98,8 @@ class Chain(Generic[P]):
         if manifest.resolved > self.applied:
             self._check_history(manifest)
         before, self._place = self._place, place
-        self._held.append(_Held(manifest, before))
-        return list(self._links())
+        self._held.add(manifest, before)
+        return self._links()
 
     def skip(self, place: P) -> None:
         """What stands here is not to be applied, whatever else comes."""
@@ -110,24 +110,22 @@ class Chain(Generic[P]):
 
         What is missing is nowhere: whoever lacks it has to begin again.
         """
-        self.applied = start = min(held.manifest.since for held in self._held)
+        start = self._held.begins
+        assert start is not None, "there is a gap"
+        self.applied = start
         return start, self._links()
 
     def _links(self) -> list[tuple[Link, P]]:
         links: list[tuple[Link, P]] = []
-        while True:
-            assert self.applied is not None, "there is a first manifest"
-            ready = [each for each in self._held if each.manifest.since <= self.applied]
-            if not ready:
-                return links
-            held = min(ready, key=lambda each: each.manifest.resolved)
-            self._held.remove(held)
-            if held.manifest.resolved <= self.applied:
+        assert self.applied is not None, "there is a first manifest"
+        while (manifest := self._held.take(self.applied)) is not None:
+            if manifest.resolved <= self.applied:
                 continue
-            self._check_history(held.manifest)
-            link = Link(held.manifest, self.applied)
-            self.applied = held.manifest.resolved
+            self._check_history(manifest)
+            link = Link(manifest, self.applied)
+            self.applied = manifest.resolved
             links.append((link, self.resume_at))
+        return links
 
     def _check_history(self, manifest: Manifest) -> None:
         assert self.applied is not None, "there is a first manifest"

@@ -11,6 +11,7 @@ from penstock.kinesis.marked.manifest import Manifest
 from penstock.kinesis.read.chain import Chain, Link, denies, has_happened
 from penstock.kinesis.read.errors import RecordsExpired
 from penstock.kinesis.read.manifest_log import Place
+from penstock.kinesis.read.steady_reading import Fetch, SteadyReading
 from penstock.model.stream_position import StreamPosition
 
 PATIENCE_S: Final = 60.0
@@ -67,26 +68,25 @@ class _Line(NamedTuple):
     history: tuple[tuple[int, str], ...]
 
 
-Fetch = Callable[[Place | None], Iterable[tuple[Place, Manifest]]]
-"""The manifests that are there now, behind a place."""
-
-
 class MarkedPlan:
     """Follows the manifests behind an offset. Knows no clock and no Spark; `fetch` asks the stream.
 
-    1. `advance` reads new manifests, no more than a batch needs, and gives the offset of the next batch: as
-       many links of the chain as the limits allow, at least one, or the same offset if there is none.
+    1. `advance` takes new manifests, no more than a batch needs, and gives the offset of the next batch: as
+       many links of the chain as the limits allow, at least one, or the same offset if there is none. What
+       came on the same page is there for the next one (SteadyReading).
     2. `links` gives the links between two offsets, those of a restarted query included: then the chain is
        built again from the first of them. Where it doesn't reach the second, manifests are gone: an error.
        A manifest reaches it only if the second has happened in its history: others tell of other changes.
     3. What was read ahead and never happened in the history of a later manifest is left out, for as long as
        it is in no batch. What is in one counts as applied. The chain is then built again from all that was
        taken behind the offset: what had said nothing new beside the lost ones may be needed now.
-    4. `held_since` is when the first manifest came that is held back for another; too long ago is a gap.
+    4. `held_since` is when a manifest was first missed that follows the last link; too long ago is a gap. So
+       are more that wait for it than ever come too early: whoever was stopped for longer than retention finds
+       nothing else, up to the end of the stream, and is told so before all of that is read.
     """
 
     def __init__(self, fetch: Fetch, slot: str) -> None:
-        self._fetch = fetch
+        self._reading = SteadyReading(fetch)
         self._slot = slot
         self._chain: Chain[Place | None] | None = None
         self._steps: list[_Step] = []
@@ -98,7 +98,9 @@ class MarkedPlan:
         """All that was taken and ends behind `_at`, in order, except what was left out."""
         self._lines: dict[_Line, Manifest] = {}
         """One manifest of each history that was seen."""
-        self._held_since: float | None = None
+        self._held_at: str | None = None
+        """The end of the last link when a manifest behind it was missed; None: none is."""
+        self._held_since = 0.0
         self.is_at_tip = False
         """Whether the last call read all manifests that were there: it stops where a batch is full."""
 
@@ -161,7 +163,7 @@ class MarkedPlan:
         """The chain from an offset on, of these."""
         self._at = offset
         self._steps, self._changes, self._bytes = [], 0, 0
-        self._held_since = None
+        self._held_at = None
         self._chain = Chain(
             slot=self._slot, system=offset.system, applied=offset.resolved, place=offset.place
         )
@@ -196,17 +198,20 @@ class MarkedPlan:
         self.is_at_tip = False
         if is_enough():
             return
-        for place, manifest in self._fetch(self._chain.place):
-            if self._take(_Taken(place, manifest)) and is_enough():
+        for place, manifest in self._reading.behind(self._chain.place):
+            has_more = self._take(_Taken(place, manifest))
+            if has_more and is_enough():
                 return
+            if not has_more and self._chain.is_full and (gap := self._chain.gap) is not None:
+                raise gap
         self.is_at_tip = True
         gap = self._chain.gap
         if gap is None:
-            self._held_since = None
+            self._held_at = None
             return
-        if self._held_since is None:
-            self._held_since = now
-        if now - self._held_since >= patience_s:
+        if self._held_at != self._chain.applied:
+            self._held_at, self._held_since = self._chain.applied, now
+        if now - self._held_since >= patience_s or self._chain.is_full:
             raise gap
 
     def _take(self, taken: _Taken) -> bool:

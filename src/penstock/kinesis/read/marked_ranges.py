@@ -226,6 +226,8 @@ class Sieve:
     2. A portion has ended where all its shards are read beyond its last numbers. Then what was found must be
        what it says, else RecordsUnusable; and its positions are forgotten.
     3. What comes behind its end is a repeat, whatever its position.
+    4. Another sender's record at the same position is no part of it, and no original of its pointers: that
+       sender may be another slot's, or have had other filters.
     """
 
     def __init__(self, portions: Sequence[Portion]) -> None:
@@ -285,7 +287,7 @@ class Sieve:
         if not portion.start <= position < portion.end:
             return None
         is_pointer = data.startswith(POINTER_MEMBER, PREFIX_BYTES)
-        if not is_pointer:
+        if not is_pointer and by == portion.by:
             is_new |= self._pointers.pop(position, None) is not None
         if not is_new:
             return None

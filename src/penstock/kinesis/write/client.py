@@ -65,9 +65,11 @@ KEYS_IGNORED: Final = Failed(
     "RecordDistributionStrategy",
     "the stream is set to AUTO: it ignores partition keys, so the changes of a row would lose their order."
     " Fix: aws kinesis update-stream-record-distribution-strategy --stream-arn ARN"
-    " --record-distribution-strategy USER_PARTITION_KEY; or, if order doesn't matter,"
-    " PARTITION_KEY_MODE=fallback and PARTITION_KEY_FALLBACK=lsn",
+    " --record-distribution-strategy USER_PARTITION_KEY",
     stream_fault=True,
+)
+_OR_UNORDERED: Final = (
+    "; or, if order doesn't matter, PARTITION_KEY_MODE=fallback and PARTITION_KEY_FALLBACK=lsn"
 )
 
 
@@ -84,6 +86,13 @@ def ignores_keys(summary: Mapping[str, Any]) -> bool:
     return summary.get("RecordDistributionStrategy") == "AUTO"
 
 
+def keys_ignored(*, may_be_unordered: bool) -> Failed:
+    """What is wrong with such a stream; `may_be_unordered`: whether settings can do without order."""
+    if not may_be_unordered:
+        return KEYS_IGNORED
+    return KEYS_IGNORED._replace(message=KEYS_IGNORED.message + _OR_UNORDERED)
+
+
 class KinesisClient:
     """One stream, seen through PutRecords and DescribeStreamSummary, and one for manifests, by PutRecord."""
 
@@ -96,11 +105,13 @@ class KinesisClient:
         connect_timeout_s: float,
         read_timeout_s: float,
         keys_matter: bool = True,
+        may_be_unordered: bool = False,
         marks_stream: str | None = None,
     ) -> None:
         """`stream` is a name or an ARN. Credentials are looked for from now on.
 
         `keys_matter`: whether the order of records depends on their partition keys.
+        `may_be_unordered`: whether other settings could do without it.
         `marks_stream`: where manifests go, if that is another stream.
 
         SettingsError if the AWS configuration is no good.
@@ -132,6 +143,7 @@ class KinesisClient:
         self._marks = operations(marks_stream) if marks_stream is not None and has_own else self._stream
         self._region = region
         self._keys_matter = keys_matter
+        self._may_be_unordered = may_be_unordered
         self._first_wait_s = connect_timeout_s + read_timeout_s
         self._credentials = CredentialKeeper(partial(open_session, region))
 
@@ -189,7 +201,7 @@ class KinesisClient:
                 if not summary.code.startswith("AccessDenied"):
                     return summary
             elif summary is not None and self._keys_matter and ignores_keys(summary):
-                return KEYS_IGNORED
+                return keys_ignored(may_be_unordered=self._may_be_unordered)
         return None
 
     def complaint(self) -> str | None:
@@ -232,7 +244,16 @@ class KinesisClient:
             return Failed(type(error).__name__, what, stream_fault=False)
 
     def _body(self, events: Sequence[ChangeEvent]) -> bytes:
-        records = _encode([_Record(event.payload, event.partition_key) for event in events])
+        # `data`, written out: this is the path of every change.
+        records = _encode(
+            [
+                _Record(
+                    event.payload.replace(b"{", prefix, 1) if (prefix := event.prefix) else event.payload,
+                    event.partition_key,
+                )
+                for event in events
+            ]
+        )
         return b'%b,"Records":%b}' % (self._stream.named[:-1], records)
 
 

@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from penstock.kinesis.marked.prefix import marked
 from penstock.model.log_offset import LogOffset
 from penstock.model.relation import Relation
 
@@ -22,9 +23,10 @@ class ChangeEvent(msgspec.Struct, gc=False, eq=False):
 
     ack_id: int
     payload: bytes
+    """As the decoder rendered it, or the pointer to that."""
     partition_key: str
     record_size_bytes: int
-    """What Kinesis counts: payload plus partition key, in bytes."""
+    """What Kinesis counts: the record plus its partition key, in bytes."""
     commit_lsn: int
     op_offset: int
     received_at: float
@@ -37,6 +39,21 @@ class ChangeEvent(msgspec.Struct, gc=False, eq=False):
     """The table of a change, where manifests name it; None for others."""
     truncates: bool = False
     """Whether it is a truncate, as far as `relation` is known."""
+    prefix: bytes = b""
+    """What a marked stream's record has before the payload's first member.
+
+    It is put there when a request is built: the payload is copied then in any case, and what waits until
+    then is smaller.
+    """
+
+    @property
+    def data(self) -> bytes:
+        """The record."""
+        return marked(self.payload, self.prefix) if self.prefix else self.payload
+
+    def measure(self) -> int:
+        """What Kinesis counts of it as it is now."""
+        return len(self.data) + len(self.partition_key.encode())
 
     @property
     def offset(self) -> LogOffset:

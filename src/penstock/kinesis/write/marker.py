@@ -41,6 +41,9 @@ class Marker:
 
     Records accepted, manifest accepted, Postgres told: in this order. A manifest that failed, or whose answer
     was lost, is replaced by one with the same `since` that says more.
+
+    The first one says where the leadership begins, and goes out at once. While it isn't accepted no record
+    should leave: no manifest would speak of it, and the next leadership would send it again.
     """
 
     def __init__(
@@ -67,10 +70,13 @@ class Marker:
         self._threads = DaemonThreads(1, name="put-mark")
         self._turn = asyncio.Lock()
         self._wake = asyncio.Event()
+        self._begun = asyncio.Event()
         self._under_way: asyncio.Future[MarkResult] | None = None
         self._flight: Flight | None = None
         self._after: str | None = None
-        """The sequence number of the last manifest."""
+        """The sequence number of the last manifest, unless one that named it was refused."""
+        self._rests = True
+        """Whether nothing has waited for a manifest when that was last looked at."""
         self._attempt = 0
         self._failing_since: float | None = None
         self._said_at = float("-inf")
@@ -89,7 +95,15 @@ class Marker:
     @property
     def is_behind(self) -> bool:
         """Whether accepted records wait for a manifest."""
-        return self._marks.waiting_records > 0
+        return self._marks.is_waiting(self._tracker.frontier_lsn)
+
+    def delivered_lsn(self) -> int:
+        """Everything before it is where readers find it; past what a manifest says if no record is there."""
+        return self.frontier_lsn if self.is_behind else self._tracker.frontier_lsn
+
+    async def begun(self) -> None:
+        """Wait until the first manifest is accepted."""
+        await self._begun.wait()
 
     def on_moved(self, callback: Callable[[], None]) -> None:
         """Call this whenever more may be confirmed."""
@@ -97,24 +111,24 @@ class Marker:
 
     def accepted(self, events: Sequence[ChangeEvent], entries: Sequence[Entry]) -> None:
         """These events were accepted, and are marked in the tracker."""
-        waited = self._marks.waiting_records
         self._marks.accepted(events, entries, self._tracker.frontier_lsn)
         # Behind the first that waits, more of them change nothing about when a manifest is due.
-        if not waited and self._marks.waiting_records:
+        if self._rests and self.is_behind:
             self._wake.set()
 
     async def run(self) -> None:
         """Send manifests when they are due, until cancelled, or until none is accepted for too long."""
         while True:
             now = time.monotonic()
-            # A commit may come long after its last record, and moves the frontier by itself.
-            self._marks.passed(self._tracker.frontier_lsn)
-            due_at = self._pace.due_at(waiting_records=self._marks.waiting_records)
+            self._rests = not self.is_behind
+            complete_lsn = self._marks.complete_lsn(self._tracker.frontier_lsn)
+            due_at = self._pace.due_at(at_rest=self._rests, passed_bytes=complete_lsn - self._marks.since_lsn)
             if due_at <= now:
                 async with self._turn:
                     await self._send()
                 continue
             self._wake.clear()
+            # A commit may come long after its last record, and moves the frontier by itself.
             try:
                 async with asyncio.timeout(min(due_at - now, _LOOK_EVERY_S)):
                     await self._wake.wait()
@@ -156,6 +170,7 @@ class Marker:
             self._marks.take_back()
             raise
         if not done:
+            self._marks.take_back()
             raise SinkOutage(f"a manifest is under way for {self._outage_limit_s:.0f} s")
         result, self._under_way = self._under_way.result(), None
         now = time.monotonic()
@@ -168,6 +183,7 @@ class Marker:
 
     def _placed(self, result: Placed, size_bytes: int, now: float) -> None:
         self._marks.settle()
+        self._begun.set()
         self._after = result.sequence
         self._attempt, self._failing_since = 0, None
         self._pace.sent(now, size_bytes)
@@ -185,6 +201,10 @@ class Marker:
                 raise LineStale(f"no sign of leadership for {age_s:.1f} s")
             return
         self._metrics.manifest_errors.labels(result.code).inc()
+        if isinstance(result, Refused):
+            # It may be the number: a stream that was created again doesn't know it. Order is a courtesy to
+            # readers, who hold back a manifest that comes too early.
+            self._after = None
         # A manifest is small and plain: if it is refused, the fault isn't its own.
         if isinstance(result, Refused) or result.stream_fault:
             self._health.set_fault(Fault.MARKS, f"manifests are refused: {result.code}: {result.message}")

@@ -3,162 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import Counter
 from collections.abc import Sequence
-from typing import Final, NamedTuple, Protocol
-
-import msgspec
+from typing import NamedTuple
 
 from penstock.kinesis.aws.outcome import Entry
-from penstock.kinesis.marked.manifest import ACTION, Manifest, ShardRange, TableMark
-from penstock.kinesis.write.event import ChangeEvent
+from penstock.kinesis.marked.manifest import ACTION, Manifest
+from penstock.kinesis.write.tally import MarkableRecord, Records, Tally
 from penstock.model.lsn import format_lsn
-from penstock.model.relation import Relation
-from penstock.model.stream_position import History, StreamPosition, operation
-
-MOST_TABLES: Final = 200
-"""So many tables are listed in a manifest; more are `*`."""
-_FEW_TRANSACTIONS: Final = 8
-"""As many tallies cost less than to keep the records of a request."""
-
-
-class MarkableRecord(Protocol):
-    """What a manifest has to know of a record."""
-
-    @property
-    def record_size_bytes(self) -> int:
-        """What Kinesis counts."""
-
-    @property
-    def commit_lsn(self) -> int:
-        """Its transaction."""
-
-    @property
-    def op_offset(self) -> int:
-        """Its place in that."""
-
-    @property
-    def relation(self) -> Relation | None:
-        """The table of a change; None for others."""
-
-    @property
-    def truncates(self) -> bool:
-        """Whether it is a truncate."""
-
-
-class _Range:
-    """Where records stand in a shard. Sequence numbers have varying lengths, and compare by value."""
-
-    __slots__ = ("count", "first", "last")
-
-    def __init__(self, number: str) -> None:
-        self.first = self.last = number
-        self.count = 0
-
-    def include(self, number: str) -> None:
-        """One of the records stands there."""
-        if _is_above(number, self.last):
-            self.last = number
-        elif _is_above(self.first, number):
-            self.first = number
-
-
-def _is_above(one: str, other: str) -> bool:
-    return one > other if len(one) == len(other) else len(one) > len(other)
-
-
-class Tally:
-    """What is known of some accepted records, in a size that doesn't grow with their number."""
-
-    __slots__ = ("_shards", "_tables", "_truncated", "records", "size_bytes")
-
-    def __init__(self) -> None:
-        self.records = self.size_bytes = 0
-        self._shards: dict[str, _Range] = {}
-        self._tables: dict[Relation, int] = {}
-        """Changes."""
-        self._truncated: dict[Relation, tuple[int, int]] = {}
-        """(commit LSN, op_offset) of the last truncate."""
-
-    def add(self, events: Sequence[MarkableRecord], entries: Sequence[Entry]) -> None:
-        """These events were accepted there."""
-        assert len(events) == len(entries), "an entry for each event"
-        # In passes that the interpreter makes by itself: this is the path of every change.
-        self.records += len(events)
-        self.size_bytes += sum([event.record_size_bytes for event in events])
-        tables = [event.relation for event in events]
-        # Mostly one table, and one object for it: that costs less than to hash each of them.
-        if tables and tables.count(tables[0]) == len(tables):
-            self._count(tables[0], len(tables))
-        else:
-            for table, count in Counter(tables).items():
-                self._count(table, count)
-        for event in [event for event in events if event.truncates]:
-            if event.relation is not None:
-                self._truncate(event.relation, (event.commit_lsn, event.op_offset))
-        numbers: dict[str, list[str]] = {}
-        for entry in entries:
-            its_own = numbers.get(entry.shard)
-            if its_own is None:
-                numbers[entry.shard] = [entry.sequence]
-            else:
-                its_own.append(entry.sequence)
-        for shard, its_own in numbers.items():
-            self._place(shard, its_own)
-
-    def _place(self, shard: str, numbers: list[str]) -> None:
-        # By text, and then, as sorting is stable, by length: by value. They mostly ascend, so both are quick.
-        numbers.sort()
-        numbers.sort(key=len)
-        known = self._shards.setdefault(shard, _Range(numbers[0]))
-        known.count += len(numbers)
-        known.include(numbers[0])
-        known.include(numbers[-1])
-
-    def _count(self, table: Relation | None, changes: int) -> None:
-        if table is not None:
-            self._tables[table] = self._tables.get(table, 0) + changes
-
-    def merge(self, other: Tally) -> None:
-        """Take over what another one knows."""
-        self.records += other.records
-        self.size_bytes += other.size_bytes
-        for name, shard in other._shards.items():
-            mine = self._shards.setdefault(name, _Range(shard.first))
-            mine.count += shard.count
-            mine.include(shard.first)
-            mine.include(shard.last)
-        for relation, count in other._tables.items():
-            self._count(relation, count)
-        for relation, at in other._truncated.items():
-            self._truncate(relation, at)
-
-    def _truncate(self, relation: Relation, at: tuple[int, int]) -> None:
-        self._truncated[relation] = max(at, self._truncated.get(relation, at))
-
-    def shards(self) -> dict[str, ShardRange]:
-        """For a manifest."""
-        return {
-            name: ShardRange(shard.first, shard.last, shard.count)
-            for name, shard in sorted(self._shards.items())
-        }
-
-    def tables(self, history: History) -> dict[str, TableMark] | str:
-        """For a manifest."""
-        if len(self._tables) > MOST_TABLES:
-            return "*"
-        return {
-            str(relation): TableMark(count, self._last_truncate(relation, history))
-            for relation, count in sorted(self._tables.items())
-        }
-
-    def _last_truncate(self, relation: Relation, history: History) -> str | None:
-        at = self._truncated.get(relation)
-        return None if at is None else _position(history, *at)
-
-
-def _position(history: History, commit_lsn: int, op_offset: int) -> str:
-    return str(StreamPosition(history.of_record(commit_lsn), commit_lsn, operation(op_offset)))
+from penstock.model.stream_position import History
 
 
 class Draft(NamedTuple):
@@ -179,44 +31,19 @@ class _Span(NamedTuple):
     tally: Tally
 
 
-class _Kept(msgspec.Struct, gc=False, eq=False):
-    """What is kept of an event: not its payload, which is bounded by those who still have to send it."""
-
-    record_size_bytes: int
-    commit_lsn: int
-    op_offset: int
-    relation: Relation | None
-    truncates: bool
-
-
-def _kept(event: MarkableRecord) -> _Kept:
-    return _Kept(event.record_size_bytes, event.commit_lsn, event.op_offset, event.relation, event.truncates)
-
-
-class _Overtaking(NamedTuple):
-    """The records of a request that was answered before an older one."""
+class _Request(NamedTuple):
+    """The records of a request that are not counted yet."""
 
     first: int
     """The lowest commit LSN."""
     last: int
     """The highest."""
-    events: list[_Kept]
-    entries: list[Entry]
+    records: Records
 
     @classmethod
-    def of(cls, events: list[_Kept], entries: list[Entry]) -> _Overtaking:
-        """These records, one at least."""
-        places = [event.commit_lsn for event in events]
-        return cls(min(places), max(places), events, entries)
-
-    def cut(self, lsn: int) -> tuple[_Overtaking, _Overtaking]:
-        """Those below, and the others: there are some of both."""
-        below = [at for at, event in enumerate(self.events) if event.commit_lsn < lsn]
-        above = [at for at, event in enumerate(self.events) if event.commit_lsn >= lsn]
-        return self._part(below), self._part(above)
-
-    def _part(self, places: Sequence[int]) -> _Overtaking:
-        return _Overtaking.of([self.events[at] for at in places], [self.entries[at] for at in places])
+    def of(cls, records: Records) -> _Request:
+        """One record at least."""
+        return cls(min(records.places), max(records.places), records)
 
 
 class Marks:
@@ -226,7 +53,7 @@ class Marks:
     frontier. Records are accepted in any order, also those of transactions beyond the frontier; and a
     manifest may be refused, or its answer may be lost, when more has been accepted already.
 
-    State. `_overtaking`: records beyond the frontier, by request. `_spans`: tallies of transactions beyond
+    State. `_uncounted`: requests whose records nobody has looked at. `_spans`: tallies of transactions beyond
     the frontier, by commit LSN. `_next`: what lies below the frontier and is in no manifest. `_drafted`: what
     is in the manifest that is under way.
 
@@ -239,18 +66,19 @@ class Marks:
        it was not, or nobody knows; the next one has the same `since` and says all of it again.
     4. One draft at a time.
     5. Requests that are under way at the same time are answered in any order, and a moment later the frontier
-       has passed them all. So records of many small transactions beyond it are kept as they came, and counted
-       then; those of few transactions are tallied at once. A frontier that stands still while others overtake
-       it must not cost memory for each of them: beyond `most_overtaking` records there are tallies, by
-       transaction; and beyond `most_spans` of these, neighbours are put together. Then a frontier within a
-       span resolves only what lies before it: less than it could, never more.
+       has passed them all. So a request is kept as it came, and counted, whole, when the frontier has passed
+       it; one that the frontier stands in is cut, when somebody asks. A frontier that stands still while
+       others overtake it must not cost memory for each of them: beyond `most_uncounted` records there are
+       tallies, by transaction; and beyond `most_spans` of these, neighbours are put together. Then a frontier
+       within a span resolves only what lies before it: less than it could, never more.
     """
 
-    def __init__(self, since_lsn: int, *, most_spans: int = 2_000, most_overtaking: int = 5_000) -> None:
+    def __init__(self, since_lsn: int, *, most_spans: int = 2_000, most_uncounted: int = 5_000) -> None:
         self._since_lsn = since_lsn
         self._most_spans = most_spans
-        self._most_overtaking = most_overtaking
-        self._overtaking: list[_Overtaking] = []
+        self._most_uncounted = most_uncounted
+        self._uncounted: list[_Request] = []
+        self._uncounted_records = 0
         self._spans: list[_Span] = []
         """Sorted, and without a commit LSN in common."""
         self._next = Tally()
@@ -263,32 +91,32 @@ class Marks:
         """Everything before it is in an accepted manifest."""
         return self._since_lsn
 
-    @property
-    def waiting_records(self) -> int:
-        """Records that no accepted manifest speaks of, and the next one will."""
-        return self._next.records + (0 if self._drafted is None else self._drafted.tally.records)
+    def is_waiting(self, frontier_lsn: int) -> bool:
+        """Whether the next manifest would speak of records."""
+        if self._next.records or (self._drafted is not None and self._drafted.tally.records):
+            return True
+        if self._spans and self._spans[0].last < frontier_lsn:
+            return True
+        complete_lsn = self.complete_lsn(frontier_lsn)
+        return any(each.first < complete_lsn for each in self._uncounted)
 
-    def accepted(self, events: Sequence[ChangeEvent], entries: Sequence[Entry], frontier_lsn: int) -> None:
+    def accepted(self, events: Sequence[MarkableRecord], entries: Sequence[Entry], frontier_lsn: int) -> None:
         """These events were accepted and marked, and the frontier is now there."""
-        self.passed(frontier_lsn)
-        complete = self.complete_lsn(frontier_lsn)
-        places = [event.commit_lsn for event in events]
-        if max(places, default=0) < complete:
-            self._next.add(events, entries)
+        if not events:
             return
-        if len(set(places)) <= _FEW_TRANSACTIONS:
-            self._tally(events, entries, places, complete)
-            return
-        self._overtaking.append(_Overtaking.of([_kept(event) for event in events], list(entries)))
-        self._release(complete)
-        while sum(len(each.events) for each in self._overtaking) > self._most_overtaking:
-            first = self._overtaking.pop(0)
-            self._tally(first.events, first.entries, [event.commit_lsn for event in first.events], complete)
+        self._uncounted.append(_Request.of(Records.of(events, entries)))
+        self._uncounted_records += len(events)
+        if self._uncounted_records > self._most_uncounted:
+            self._pass(frontier_lsn)
+            while self._uncounted_records > self._most_uncounted:
+                oldest = self._uncounted.pop(0).records
+                self._uncounted_records -= len(oldest.places)
+                self._tally(oldest)
 
     def draft(self, frontier_lsn: int) -> Draft:
         """What is to be said of everything that is complete."""
         assert self._drafted is None, "one draft at a time"
-        self.passed(frontier_lsn)
+        self._pass(frontier_lsn)
         self._drafted = Draft(self._since_lsn, self.complete_lsn(frontier_lsn), self._next)
         self._next = Tally()
         return self._drafted
@@ -308,7 +136,8 @@ class Marks:
 
     def complete_lsn(self, frontier_lsn: int) -> int:
         """What the next draft would resolve with this frontier."""
-        return min(frontier_lsn, self._spans[0].first) if self._spans else frontier_lsn
+        index = bisect_left(self._spans, frontier_lsn, key=_last)
+        return min(frontier_lsn, self._spans[index].first) if index < len(self._spans) else frontier_lsn
 
     def _span(self, commit_lsn: int) -> _Span:
         index = bisect_right(self._spans, commit_lsn, key=_first)
@@ -332,55 +161,44 @@ class Marks:
             spans.append(one)
         self._spans = spans
 
-    def passed(self, frontier_lsn: int) -> None:
-        """The frontier is there: what it has passed is complete."""
-        count = 0
-        for span in self._spans:
-            if span.last >= frontier_lsn:
-                break
+    def _pass(self, frontier_lsn: int) -> None:
+        """The frontier is there: count what it has passed."""
+        count = bisect_left(self._spans, frontier_lsn, key=_last)
+        for span in self._spans[:count]:
             self._next.merge(span.tally)
-            count += 1
         del self._spans[:count]
-        if self._overtaking:
-            self._release(self.complete_lsn(frontier_lsn))
-
-    def _release(self, complete_lsn: int) -> None:
-        """Count the records that overtake nothing any more."""
-        left = []
-        for each in self._overtaking:
+        complete_lsn = self.complete_lsn(frontier_lsn)
+        requests, self._uncounted = self._uncounted, []
+        for each in requests:
             if each.last < complete_lsn:
-                self._next.add(each.events, each.entries)
+                self._next.add(each.records)
+                self._uncounted_records -= len(each.records.places)
             elif each.first >= complete_lsn:
-                left.append(each)
+                self._uncounted.append(each)
             else:
-                below, above = each.cut(complete_lsn)
-                self._next.add(below.events, below.entries)
-                left.append(above)
-        self._overtaking = left
+                records = each.records.by_transaction()
+                below = bisect_left(records.places, complete_lsn)
+                self._next.add(records.part(0, below))
+                self._uncounted_records -= below
+                self._uncounted.append(_Request.of(records.part(below, len(records.places))))
 
-    def _tally(
-        self,
-        events: Sequence[MarkableRecord],
-        entries: Sequence[Entry],
-        places: list[int],
-        complete_lsn: int,
-    ) -> None:
-        """Count records by transaction, in as few steps as there are transactions (`places`)."""
-        ascending = sorted(places)
-        if ascending != places:
-            # What waited for older changes of its keys is sent with younger transactions.
-            order = sorted(range(len(places)), key=places.__getitem__)
-            events, entries, places = [events[at] for at in order], [entries[at] for at in order], ascending
-        start = bisect_left(places, complete_lsn)
-        self._next.add(events[:start], entries[:start])
-        while start < len(places):
-            end = bisect_right(places, places[start], start)
-            self._span(places[start]).tally.add(events[start:end], entries[start:end])
+    def _tally(self, some: Records) -> None:
+        """Count records by transaction, in as few steps as there are transactions."""
+        some = some.by_transaction()
+        start = 0
+        while start < len(some.places):
+            commit_lsn = some.places[start]
+            end = bisect_right(some.places, commit_lsn, start)
+            self._span(commit_lsn).tally.add(some.part(start, end))
             start = end
 
 
 def _first(span: _Span) -> int:
     return span.first
+
+
+def _last(span: _Span) -> int:
+    return span.last
 
 
 class Signature(NamedTuple):

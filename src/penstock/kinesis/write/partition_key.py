@@ -124,7 +124,8 @@ class PartitionKeys:
         self._fallback = fallback
         self._static = static
         self._known: dict[Relation, KeyColumns] = {}
-        self._scanner = decoder.scanner()
+        self.scanner = decoder.scanner()
+        """Finds most keys, and tells whose they are."""
 
     @classmethod
     def of(cls, decoder: Decoder, settings: PartitionKeySettings) -> Self:
@@ -138,7 +139,7 @@ class PartitionKeys:
 
     def learn(self, keyed: KeyedRelation, indexes: KeyIndexes) -> None:
         """Remember which columns are a relation's key, by its frame and by what the catalog says."""
-        self._scanner.forget()
+        self.scanner.forget()
         listed = self._decoder.key_columns(keyed.pk)
         self._known[keyed.relation] = KeyColumns.of(keyed, listed, indexes)
 
@@ -146,12 +147,12 @@ class PartitionKeys:
         """The key of a row change; for a payload that can't be read, the fallback."""
         if not self._by_primary_key and self._fallback is not Fallback.TABLE:
             return self.fallback(wal_start)
-        key = self._scanner.scan(payload)
+        key = self.scanner.scan(payload)
         return key if key is not None else self._read(payload, wal_start)
 
     def relation(self, payload: bytes) -> Relation | None:
         """The table of a payload, right after its key was asked for: mostly that came with the key."""
-        return self._scanner.relation or self._decoder.relation(payload)
+        return self.scanner.relation or self._decoder.relation(payload)
 
     def _read(self, payload: bytes, wal_start: int) -> str:
         try:
@@ -166,7 +167,7 @@ class PartitionKeys:
             return self.fallback(wal_start, change)
         key_columns = self._known[relation]
         if len(key_columns.names) == 1 and key[len(key_columns.prefix) :].isdigit():
-            self._scanner.learn(payload, relation, prefix=key_columns.prefix, name=key_columns.names[0])
+            self.scanner.learn(payload, relation, prefix=key_columns.prefix, name=key_columns.names[0])
         return key
 
     def fallback(self, wal_start: int, change: RowChange | None = None) -> str:

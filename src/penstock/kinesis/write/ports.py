@@ -30,6 +30,9 @@ class EventQueue(Protocol):
     def get_many_nowait(self, limit: int) -> list[ChangeEvent]:
         """Take up to so many events."""
 
+    def resize(self, event: ChangeEvent, size_bytes: int) -> None:
+        """An event that was taken has another size now."""
+
     def tasks_done(self, events: Sequence[ChangeEvent]) -> None:
         """These events are out of the budget."""
 

@@ -286,10 +286,17 @@ class KinesisPublisher:
         self._clock.judged(now)
         events = request.events
         outcomes = judge([event.partition_key for event in events], entries)
+        fault = None
+        for place, outcome in enumerate(outcomes):
+            if outcome is Outcome.UNDELIVERABLE and events[place].is_pointer:
+                # A pointer is small and plain: if it is refused, the fault isn't the record's.
+                outcomes[place], fault = Outcome.RETRY, entries[place].code
         taken = [
             entry for entry, outcome in zip(entries, outcomes, strict=True) if outcome is Outcome.ACCEPTED
         ]
         self._settled(self._plan.settle(request, outcomes, now), taken, now)
+        if fault is not None:
+            self._health.set_fault(Fault.STREAM, f"{fault}: for the pointer to a quarantined record")
         codes = [entry.code for entry in entries]
         self._metrics.count_record_errors(codes)
         self._metrics.shards.count_throttled(throttling_shards(entries))
@@ -305,7 +312,7 @@ class KinesisPublisher:
         self._record_code = code
         self._say("request_refused", request, code, message, now)
         if len(request.events) == 1 and request.events[0].is_pointer:
-            # A pointer is small and plain: if it is refused, the fault isn't the record's.
+            # As with one that is refused among others.
             self._clock.failed()
             self._health.set_fault(Fault.STREAM, f"{code}: {message}")
             self._plan.fail(request, now)
@@ -348,6 +355,7 @@ class KinesisPublisher:
 
     async def _quarantine(self, event: ChangeEvent) -> None:
         await self._undeliverable.quarantine(event, REFUSED)
+        self._queue.resize(event, event.measure())
         now = time.monotonic()
         if not self._plan.is_active:
             self._clock.rest(now)

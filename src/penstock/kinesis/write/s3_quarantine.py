@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import ClientError
 
 from penstock.kinesis.aws.session import one_line, open_session
 from penstock.kinesis.write.quarantine import QuarantineError
@@ -30,8 +30,8 @@ class S3Quarantine:
         try:
             self._put_once(key, payload)
             stored = self._open().get_object(Bucket=self._bucket, Key=key)["Body"].read()
-        except (BotoCoreError, ClientError, OSError) as error:
-            raise QuarantineError(f"can't store {url}: {one_line(error)}") from error
+        except Exception as error:
+            raise self._failed(f"can't store {url}", error) from error
         if stored != payload:
             raise QuarantineError(f"can't store {url}: it holds other content")
         return url
@@ -40,8 +40,18 @@ class S3Quarantine:
         """Whether the bucket is there; QuarantineError if not. Writes nothing."""
         try:
             self._open().head_bucket(Bucket=self._bucket)
-        except (BotoCoreError, ClientError, OSError) as error:
-            raise QuarantineError(f"s3://{self._bucket} can't be reached: {one_line(error)}") from error
+        except Exception as error:
+            raise self._failed(f"s3://{self._bucket} can't be reached", error) from error
+
+    def _failed(self, what: str, error: Exception) -> QuarantineError:
+        """Whatever befell it: credentials are asked for on the way, and fail with more than botocore's own.
+
+        A client keeps what it found when it was made, also that there were no credentials: the next attempt
+        makes another one, unless it was S3 that said no.
+        """
+        if not isinstance(error, ClientError):
+            self._client = None
+        return QuarantineError(f"{what}: {one_line(error)}")
 
     def _put_once(self, key: str, payload: bytes) -> None:
         try:
@@ -51,8 +61,9 @@ class S3Quarantine:
                 raise
 
     def _open(self) -> Any:
-        if self._client is None:
-            self._client = open_session(self._region).create_client(
+        client = self._client
+        if client is None:
+            client = self._client = open_session(self._region).create_client(
                 "s3", region_name=self._region, config=_CONFIG
             )
-        return self._client
+        return client

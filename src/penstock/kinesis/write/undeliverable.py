@@ -10,8 +10,7 @@ import structlog
 from penstock.abandonable import in_daemon_thread
 from penstock.decoding.decoder import Summary
 from penstock.kinesis.marked.pointer import pointer_record
-from penstock.kinesis.marked.prefix import MarkPrefix, unmarked
-from penstock.kinesis.write.event import NO_OBJECT, ChangeEvent
+from penstock.kinesis.write.event import ChangeEvent
 from penstock.kinesis.write.quarantine import (
     TOO_LARGE,
     QuarantineError,
@@ -37,7 +36,6 @@ class UndeliverablePolicy:
         store: QuarantineStore | None,
         slot: str,
         summary: Callable[[bytes], Summary],
-        prefix: MarkPrefix | None = None,
         health: Health,
         metrics: CaptureMetrics,
         backoff: Callable[[int], float],
@@ -45,7 +43,6 @@ class UndeliverablePolicy:
         self._store = store
         self._slot = slot
         self._summary = summary
-        self._prefix = prefix
         self._health = health
         self._metrics = metrics
         self._backoff = backoff
@@ -66,7 +63,7 @@ class UndeliverablePolicy:
         else:
             await self.quarantine(event, reason)
             event.fault = None
-        event.record_size_bytes = len(event.payload) + len(event.partition_key.encode())
+        event.record_size_bytes = event.measure()
         return event
 
     def doubt(self, event: ChangeEvent, why: str) -> None:
@@ -100,15 +97,12 @@ class UndeliverablePolicy:
     async def quarantine(self, event: ChangeEvent, reason: str) -> None:
         """Store the payload durably, then put a pointer in its place; retries until it is stored."""
         assert self._store is not None, "quarantine needs a store"
-        payload = self._payload(event)
+        # As the plugin wrote it: what is kept must not depend on the leadership that met it.
+        payload = event.payload
         name = object_name(self._slot, event.offset, payload)
         url = await self._store_for_sure(self._store, name, payload, event)
         _log.warning("record_quarantined", reason=reason, url=url, **self._described(event))
         pointer = pointer_record(payload, self._summary(payload), url=url, reason=reason, offset=event.offset)
-        if self._prefix is not None:
-            marked = self._prefix.put(pointer, event.commit_lsn, event.op_offset)
-            assert marked is not None, "a pointer is an object"
-            pointer = marked
         event.payload = pointer
         event.is_pointer = True
         self._metrics.count_quarantined()
@@ -129,14 +123,8 @@ class UndeliverablePolicy:
                 self._health.clear_fault(Fault.QUARANTINE)
                 return url
 
-    def _payload(self, event: ChangeEvent) -> bytes:
-        """As the plugin wrote it: what is kept must not depend on the leadership that met it."""
-        if self._prefix is None or event.fault == NO_OBJECT:
-            return event.payload
-        return unmarked(event.payload)
-
     def _described(self, event: ChangeEvent) -> dict[str, object]:
-        what = self._summary(self._payload(event))
+        what = self._summary(event.payload)
         return {
             "position": str(event.offset),
             "bytes": len(event.payload),

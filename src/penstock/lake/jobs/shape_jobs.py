@@ -45,14 +45,20 @@ class SparkJobs:
             self._sessions = {shape.name: shape_session(spark) for shape in shapes}
         self._tables = {shape.name: open_table(self._sessions[shape.name], shape) for shape in shapes}
 
-    def state(self, shape: Shape) -> TableState:
-        """See ShapeJobs."""
+    def state(self, shape: Shape, known: int | None = None) -> TableState:
+        """See ShapeJobs: its own log tells."""
         with self._working(shape, "look"):
             table = self._tables[shape.name]
             if not table.exists():
                 return TableState(False, None)
             state = table.read_state()
             return TableState(True, state.offset, table.foreign_commit(state))
+
+    def lead(self, may_write: Callable[[], bool]) -> None:
+        """See ShapeJobs: a table refuses the commit of a leader that isn't the last."""
+
+    def end(self) -> None:
+        """See ShapeJobs."""
 
     def flush(
         self,

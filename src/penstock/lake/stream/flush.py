@@ -1,6 +1,7 @@
 """A flush into a stream: a shape's changes, one record each, never folded. Blocks.
 
 1. Tasks read the changes, and those of a shape with a `where` decode both rows of each. Spark judges them.
+   A change that doesn't carry its whole old row (old_row.py) can't be judged, and ends the flush.
 2. Each becomes a record, or none (rendering.py), under the partition key that capture would give it; one that
    is too large becomes a pointer, or ends the flush before anything is sent (keeping.py).
 3. Changes are brought together by key, a key in one task, in the order of the log, and published from there.
@@ -19,7 +20,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from penstock.decoding.decoder import Unreadable
 from penstock.decoding.plugins import STREAM_PLUGIN, decoder_for
-from penstock.decoding.rows import DecodeError
+from penstock.decoding.rows import DecodeError, RowIncomplete
 from penstock.kinesis.marked.pointer import is_pointer
 from penstock.kinesis.marked.prefix import MarkPrefix
 from penstock.kinesis.write.client import KinesisClient
@@ -30,6 +31,7 @@ from penstock.lake.jobs.changes import ShapeLayout, share_out
 from penstock.lake.ports import ChangePart
 from penstock.lake.spark.spark_session import plain_errors, saying_errors
 from penstock.lake.stream.keeping import Keeping, LargeRecords
+from penstock.lake.stream.old_row import OldRow
 from penstock.lake.stream.parts import Part, together
 from penstock.lake.stream.place import StreamPlace
 from penstock.lake.stream.publishing import TaskPublisher
@@ -62,6 +64,8 @@ _MOST_TASKS: Final = 16
 _BEFORE_THE_ROW: Final = 5
 """A decoded batch has offsets, action, what is absent and an old key before the row's columns."""
 
+_OF_OLD_ROWS: Final = frozenset({Action.UPDATE.value, Action.DELETE.value})
+
 _Work = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
@@ -77,13 +81,14 @@ class Flush(NamedTuple):
     by: str
     shape: str
     keeping: Keeping
+    old_row: OldRow
 
 
 def publish(spark: SparkSession, flush: Flush, ranges: Sequence[ChangePart]) -> Part:
     """Publish what these ranges hold; where it is. StorageFailed, and what the decoder and the log raise."""
     tasks = min(_MOST_TASKS, 1 + sum(part.wanted_bytes for part in ranges) // _TASK_BYTES)
     with plain_errors(f"stream {flush.place.stream}"):
-        judged = _judged(_changes(spark, flush.layout, ranges), flush.layout)
+        judged = _judged(_changes(spark, flush, ranges), flush.layout)
         records = judged.mapInArrow(rendering(flush), from_arrow_schema(_RECORDS))
         ordered = records.repartition(tasks, _KEY).sortWithinPartitions(_TX, _OP)
         published = ordered.mapInArrow(_publishing(flush), f"{_PART} binary").collect()
@@ -102,16 +107,16 @@ def open_client(place: StreamPlace, marks_stream: str | None = None) -> KinesisC
     )
 
 
-def _changes(spark: SparkSession, layout: ShapeLayout, ranges: Sequence[ChangePart]) -> DataFrame:
+def _changes(spark: SparkSession, flush: Flush, ranges: Sequence[ChangePart]) -> DataFrame:
     """All changes; of a layout with a `where`, with both rows of each."""
-    tasks = share_out(ranges)
+    tasks, layout, old_row = share_out(ranges), flush.layout, flush.old_row
 
     def read(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with saying_errors():
             for number in (number for batch in numbers for number in batch["id"].to_pylist()):
                 for part in tasks[number]:
                     for batch in part.read():
-                        yield both_rows(batch, layout)
+                        yield both_rows(batch, layout, old_row)
 
     numbers = spark.range(len(tasks), numPartitions=len(tasks))
     return numbers.mapInArrow(read, from_arrow_schema(_schema(layout), prefer_timestamp_ntz=True))
@@ -124,25 +129,35 @@ def _schema(layout: ShapeLayout) -> pa.Schema:
     return pa.schema([*_CHANGE, pa.field(_OLD, row), pa.field(_NEW, row)])
 
 
-def both_rows(batch: pa.RecordBatch, layout: ShapeLayout) -> pa.RecordBatch:
-    """The changes; of a layout with a `where`, each with its old and its new row. DecodeError."""
+def both_rows(batch: pa.RecordBatch, layout: ShapeLayout, old_row: OldRow) -> pa.RecordBatch:
+    """The changes; of a layout with a `where`, each with its old and its new row. DecodeError.
+
+    RowIncomplete if one lacks some of its old row: nothing tells then whether it was the shape's.
+    """
     schema = _schema(layout)
     change = [batch["tx_offset"], batch["op_offset"], batch["payload"].cast(pa.binary())]
     if layout.where is None:
         return pa.RecordBatch.from_arrays(change, schema=schema)
     decoder, cells = layout.decoder(), decoder_for(layout.plugin).cells
     at = list(zip(batch["tx_offset"].to_pylist(), batch["op_offset"].to_pylist(), strict=True))
-    sides = []
+    frames = []
     for offset, payload in zip(at, batch["payload"].to_pylist(), strict=True):
         try:
-            sides.append(Sides(cells(payload)))
+            frames.append(cells(payload))
         except Unreadable as error:
             raise _unreadable(layout, offset, error) from None
+    sides = [Sides(frame) for frame in frames]
     rows = []
-    for frames in ([each.old for each in sides], [each.new for each in sides]):
-        decoded = decoder.decode_cells(at, frames)
+    for each_side in ([each.old for each in sides], [each.new for each in sides]):
+        decoded = decoder.decode_cells(at, each_side)
         columns = decoded.columns[_BEFORE_THE_ROW:]
         rows.append(pa.StructArray.from_arrays(columns, fields=list(schema.field(_OLD).type)))
+    for offset, frame in zip(at, frames, strict=True):
+        if frame.action in _OF_OLD_ROWS and (lacking := old_row.lacking(frame)):
+            raise RowIncomplete(
+                f"{layout.relation} at {LogOffset(*offset)}: the change lacks {', '.join(lacking)} of its old"
+                " row, so where can't judge it: the table was not REPLICA IDENTITY FULL"
+            )
     return pa.RecordBatch.from_arrays([*change, *rows], schema=schema)
 
 

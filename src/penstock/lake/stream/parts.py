@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from penstock.kinesis.marked.manifest import ShardRange, TableMark
-from penstock.kinesis.write.marks import MOST_TABLES, Tally
+from penstock.kinesis.write.tally import MOST_TABLES, Tally
 from penstock.model.stream_position import History
 
 

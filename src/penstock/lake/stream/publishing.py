@@ -17,9 +17,9 @@ from penstock.kinesis.aws.backoff import full_jitter
 from penstock.kinesis.aws.outcome import Accepted, Answered, Entry, Failed, Outcome, Refused, Result, judge
 from penstock.kinesis.write.batcher import MicroBatcher
 from penstock.kinesis.write.event import ChangeEvent
-from penstock.kinesis.write.marks import Tally
 from penstock.kinesis.write.plan import PublishPlan, Request
 from penstock.kinesis.write.ports import RecordSink
+from penstock.kinesis.write.tally import Records, Tally
 from penstock.lake.errors import StorageFailed
 
 _BATCH_RECORDS: Final = 500
@@ -100,7 +100,7 @@ class TaskPublisher:
                 raise AssertionError("nobody forbids a request")
 
     def _count(self, events: Sequence[ChangeEvent], entries: Sequence[Entry], now: float) -> None:
-        self._tally.add(events, entries)
+        self._tally.add(Records.of(events, entries))
         self._held_bytes -= sum(event.record_size_bytes for event in events)
         if events:
             self._accepted_at = now

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
 from typing import Final
 
 from penstock.kinesis.aws.backoff import full_jitter
-from penstock.kinesis.aws.outcome import Failed, Placed
+from penstock.kinesis.aws.outcome import Failed, Placed, Unsent
 from penstock.kinesis.marked.manifest import Manifest, decode, encode, partition_key
 from penstock.kinesis.read.client import StreamClient
 from penstock.kinesis.read.errors import StreamReadError
@@ -33,12 +34,12 @@ class ShapeMarks:
         self._after: str | None = None
         self._rng = random.Random()  # noqa: S311 - spreads retries, guards nothing
 
-    def last(self) -> Manifest | None:
+    def last(self, known: int | None) -> Manifest | None:
         """See `last_manifest`."""
-        return last_manifest(self._stream, self._shape, self._system)
+        return last_manifest(self._stream, self._shape, self._system, known)
 
-    def put(self, manifest: Manifest) -> None:
-        """Send a manifest, and read it back; StorageFailed if that can't be done.
+    def put(self, manifest: Manifest, may_send: Callable[[], bool]) -> None:
+        """Send a manifest, and read it back; StorageFailed if that can't be done, or may not.
 
         One whose answer was lost may be there all the same: it says nothing that is not so.
         """
@@ -46,8 +47,10 @@ class ShapeMarks:
         deadline = time.monotonic() + _PATIENCE_S
         attempt = 0
         while not isinstance(
-            answer := self._sink.put_mark(data, partition_key(self._shape), self._after, lambda: True), Placed
+            answer := self._sink.put_mark(data, partition_key(self._shape), self._after, may_send), Placed
         ):
+            if isinstance(answer, Unsent):
+                raise StorageFailed(f"a manifest of {self._shape} was not sent: nothing shows that we lead")
             if time.monotonic() > deadline or not isinstance(answer, Failed) or answer.stream_fault:
                 raise StorageFailed(
                     f"stream {self._stream.stream} takes no manifest of {self._shape}: {answer}"
@@ -67,11 +70,12 @@ class ShapeMarks:
             raise StorageFailed(f"a manifest of {self._shape} can't be read back: {error}") from error
 
 
-def last_manifest(stream: StreamClient, shape: str, system: str) -> Manifest | None:
+def last_manifest(stream: StreamClient, shape: str, system: str, known: int | None = None) -> Manifest | None:
     """The one that reaches furthest; None if there is none. StorageRefused if it is another server's.
 
     The last one of all may be an older leader's, which slept and woke. So the part before the first that has
-    any is read, too: it reaches back by more than the time in which a shape at rest says where it is.
+    any is read, too: it reaches back by more than the time in which a shape at rest says where it is. And if
+    the shape was seen further (`known`, a commit LSN), all are read until one reaches that.
     """
     found: Manifest | None = None
     for part in ManifestLog(stream, shape).backwards():
@@ -79,7 +83,7 @@ def last_manifest(stream: StreamClient, shape: str, system: str) -> Manifest | N
         for _, manifest in part:
             if found is None or manifest.resolved > found.resolved:
                 found = manifest
-        if before is not None:
+        if before is not None and found is not None and (known or 0) < found.resolved_position.commit_lsn:
             break
     if found is not None and found.system != system:
         raise StorageRefused(

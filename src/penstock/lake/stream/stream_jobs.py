@@ -9,8 +9,10 @@ A stream has no rows to replace: all that is kept of a shape is its position, th
    honestly that what lies before it is not here: for those who were further back it is a gap.
 3. A shape at *rest* repeats where it is, so that retention never takes its last manifest.
 
-A leader that was frozen may wake and send a manifest late. It tells of its own records, which are there, and
-of the same history: readers are exact with it and without it.
+Manifests are sent only while the leader's line is fresh, and none after a leadership has ended. Still, one
+that was on its way when its leader froze may come late. It tells of its own records, which are there, and of
+the same history: readers are exact with it and without it. But it may be the last one, and reach less far: so
+whoever asks where a shape is looks behind it, too (shape_marks.py).
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import secrets
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
@@ -37,6 +39,7 @@ from penstock.lake.ports import ChangePart, JobDone, TableState
 from penstock.lake.spark.spark_session import shape_session
 from penstock.lake.stream.flush import Flush, open_client, publish
 from penstock.lake.stream.keeping import Keeping
+from penstock.lake.stream.old_row import OldRow
 from penstock.lake.stream.parts import Part
 from penstock.lake.stream.place import StreamPlace
 from penstock.lake.stream.shape_marks import REST_S, ShapeMarks
@@ -81,6 +84,8 @@ class StreamJobs:
         self._spark = spark
         self._storage = storage
         self._group = f"penstock-{secrets.token_hex(4)}"
+        self._may_write: Callable[[], bool] = lambda: False
+        self._is_over = threading.Event()
         with noticing_the_end():
             self._sessions = {shape.name: shape_session(spark) for shape in shapes}
         self._client = open_client(storage.place, storage.marks_stream)
@@ -91,16 +96,24 @@ class StreamJobs:
         }
         for client in (self._client, reader):
             weakref.finalize(self, client.close)
+
+    def lead(self, may_write: Callable[[], bool]) -> None:
+        """See ShapeJobs: shapes at rest say where they are, too."""
+        self._may_write = may_write
         threading.Thread(
-            target=_keep_saying, args=(weakref.ref(self),), name="penstock-rest", daemon=True
+            target=_keep_saying, args=(weakref.ref(self), self._is_over), name="penstock-rest", daemon=True
         ).start()
 
-    def state(self, shape: Shape) -> TableState:
+    def end(self) -> None:
+        """See ShapeJobs."""
+        self._is_over.set()
+
+    def state(self, shape: Shape, known: int | None = None) -> TableState:
         """See ShapeJobs: the end of its last manifest."""
         kept = self._kept[shape.name]
         with kept.turn:
             refuse_unfit(self._client)
-            last = kept.marks.last()
+            last = kept.marks.last(known)
             if last is None:
                 return TableState(False, None)
             kept.at = last.resolved_position
@@ -169,10 +182,12 @@ class StreamJobs:
     def say_again(self, now: float) -> None:
         """Repeat where shapes are of which nothing was said for long; those that are flushed need none."""
         for name, kept in self._kept.items():
+            if not self._may_send():
+                return
             if kept.at is None or now - kept.said_at < REST_S or not kept.turn.acquire(blocking=False):
                 continue
             try:
-                kept.marks.put(self._manifest(name, secrets.token_hex(6), kept.at, kept.at, Part()))
+                self._put(kept, self._manifest(name, secrets.token_hex(6), kept.at, kept.at, Part()))
                 kept.said_at = now
             except PenstockError as error:
                 _log.warning("rest_manifest_failed", shape=name, detail=str(error))
@@ -183,8 +198,14 @@ class StreamJobs:
         self, kept: _Kept, shape: Shape, by: str, since: StreamPosition, resolved_lsn: int, told: Part
     ) -> None:
         resolved = self._storage.history.boundary(resolved_lsn)
-        kept.marks.put(self._manifest(shape.name, by, since, resolved, told))
+        self._put(kept, self._manifest(shape.name, by, since, resolved, told))
         kept.at, kept.said_at = resolved, time.monotonic()
+
+    def _put(self, kept: _Kept, manifest: Manifest) -> None:
+        kept.marks.put(manifest, self._may_send)
+
+    def _may_send(self) -> bool:
+        return self._may_write() and not self._is_over.is_set()
 
     def _manifest(
         self, name: str, by: str, since: StreamPosition, resolved: StreamPosition, told: Part
@@ -216,6 +237,7 @@ class StreamJobs:
             by,
             shape.name,
             self._storage.keeping,
+            OldRow.of(facts),
         )
 
     @contextmanager
@@ -246,9 +268,9 @@ def _offset(position: StreamPosition) -> int:
     return position.commit_lsn - 1
 
 
-def _keep_saying(jobs: weakref.ref[StreamJobs]) -> None:
-    """Until nobody has the jobs any more."""
-    while (there := jobs()) is not None:
+def _keep_saying(jobs: weakref.ref[StreamJobs], is_over: threading.Event) -> None:
+    """Until the leadership ends, or nobody has the jobs any more."""
+    while not is_over.is_set() and (there := jobs()) is not None:
         there.say_again(time.monotonic())
         del there
-        time.sleep(_REST_LOOK_S)
+        is_over.wait(_REST_LOOK_S)

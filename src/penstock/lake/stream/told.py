@@ -90,6 +90,10 @@ class Told:
             frame = numbers.mapInArrow(read, from_arrow_schema(_SCHEMA))
             self._frames.append(frame.localCheckpoint(eager=True, storageLevel=StorageLevel.DISK_ONLY))
 
+    def forget(self) -> None:
+        """Begin again, with nothing."""
+        self._frames = []
+
     def tables(self) -> dict[str, TableTold]:
         """What is told of which table, by its name."""
         at = F.struct(TX, OP)

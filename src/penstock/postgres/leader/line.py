@@ -15,7 +15,8 @@ from psycopg import AsyncConnection
 
 from penstock.clock import awake_or_asleep
 from penstock.decoding.decoder import Decoder
-from penstock.errors import LineLost, LockLost, PenstockError, SlotBusy
+from penstock.errors import LineLost, LockLost, PenstockError, SlotBusy, SlotMoved
+from penstock.model.lsn import format_lsn
 from penstock.model.relation import Relation
 from penstock.postgres.connection import (
     connect,
@@ -119,7 +120,8 @@ class LeaderLine:
 
     The lock lives on the replication connection, so that lock and slot have one fate; the other sessions
     are closed with it. Call inside `open`, in this order: `take_lock`, `ensure_slot`, `start_stream`,
-    `vouch`.
+    `vouch`. Nobody else can move a slot while we read it, but before that somebody without the lock may: so
+    `vouch` finds out whether the stream begins where the slot stood when it was first read.
     """
 
     def __init__(
@@ -151,6 +153,8 @@ class LeaderLine:
         self._stream: ReplicationStream | None = None
         self.held: Session | None = None
         """The session that has taken the lock, also when it is closed; None if none has."""
+        self._first_seen: SlotState | None = None
+        """The slot as it was first read: what the leader decides on."""
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
@@ -221,21 +225,21 @@ class LeaderLine:
 
     async def read_slot(self) -> SlotState | None:
         """The slot as it is, before the stream begins."""
-        return await read_slot(self._replication_connection, self._replication.slot)
+        slot = await read_slot(self._replication_connection, self._replication.slot)
+        self._first_seen = self._first_seen or slot
+        return slot
 
     async def ensure_slot(self) -> EnsuredSlot:
         """The slot, made if it is missing; it is not yet checked."""
-        line, name, plugin = (
-            self._replication_connection,
-            self._replication.slot,
-            self._replication.output_plugin,
-        )
+        line, name = self._replication_connection, self._replication.slot
         await self._check_server()
-        slot = await read_slot(line, name)
+        slot = await self.read_slot()
         if slot is not None:
             return EnsuredSlot(slot, created=False)
         _log.info("creating_slot", slot=name, waits_for_open_transactions=await open_writers(line))
-        return EnsuredSlot(await create_slot(line, name, plugin), created=True)
+        slot = await create_slot(line, name, self._replication.output_plugin)
+        self._first_seen = self._first_seen or slot
+        return EnsuredSlot(slot, created=True)
 
     async def _connect_line(self) -> AsyncConnection:
         self._line = await connect_replication(self.parameters, wal_sender_timeout_s=self.timings.timeout_s)
@@ -281,11 +285,16 @@ class LeaderLine:
                 return self._stream
 
     async def vouch(self) -> tuple[Freshness, Watchdog]:
-        """See from a session of its own that the lock is ours, and go on seeing it."""
+        """See from a session of its own that the lock is ours, and go on seeing it.
+
+        SlotMoved if the stream begins elsewhere than the slot said before.
+        """
         assert self.held is not None, "the lock is taken first"
         watcher = await self.connect()
         asked_at = awake_or_asleep()
         await see_lock(watcher, key=self.lock_key, pid=self.held.pid)
+        if self._stream is not None:
+            await self._see_slot(watcher)
         # From the moment before the question, not from now: this process may have been frozen meanwhile.
         freshness = Freshness(limit_s=self.timings.freshness_s, now=asked_at)
         watchdog = Watchdog(
@@ -296,6 +305,17 @@ class LeaderLine:
             interval_s=self.timings.watch_interval_s,
         )
         return freshness, watchdog
+
+    async def _see_slot(self, watcher: AsyncConnection) -> None:
+        """Only we can move it now, and we have confirmed nothing yet."""
+        before, now = self._first_seen, await read_slot(watcher, self._replication.slot)
+        if before is None or (now is not None and now.start_lsn == before.start_lsn):
+            return
+        raise SlotMoved(
+            f"replication slot {before.name!r} was moved from {format_lsn(before.start_lsn)} to"
+            f" {format_lsn(0 if now is None else now.start_lsn)} before our stream began: somebody reads it"
+            " without the lock, and changes may be missing. Fix: find who does, and let only one read a slot"
+        )
 
     async def connect(self) -> AsyncConnection:
         """An ordinary session that ends with the leadership."""

@@ -66,7 +66,8 @@ class FrameWalk:
 
     def take(self, frames: Sequence[memoryview], start: int, visitor: Visitor) -> int:
         """Walk from index `start` on; returns the index of the first frame that was not taken."""
-        # Local names: this is the path of every change.
+        # Local names: this is the path of every change, and an enum's members are slow to find.
+        begin, commit, message = Action.BEGIN, Action.COMMIT, Action.MESSAGE
         payload_of, action_of = self.decoder.payload, self.decoder.action
         place, take_change = self._transactions.place, visitor.change
         commit_lsn = self._transactions.commit_lsn if self._transactions.in_transaction else 0
@@ -82,9 +83,9 @@ class FrameWalk:
             if payload is None:
                 continue
             action = action_of(payload)
-            if action is Action.BEGIN or action is Action.COMMIT:
+            if action is begin or action is commit:
                 commit_lsn = self._boundary(action, payload, wal_start, visitor)
-            elif action is Action.MESSAGE:
+            elif action is message:
                 self.messages += 1
             else:
                 op_offset = place()

@@ -11,6 +11,8 @@ from penstock.finding import Finding
 from penstock.kinesis.read.marked_stream import MarkedStream, StreamAddress
 from penstock.kinesis.read.retention import CATCH_UP, KEEP_LONGER, is_late, too_short
 from penstock.kinesis.write.client import KEYS_IGNORED, ignores_keys
+from penstock.lake.storages.stream_url import stream_of
+from penstock.model.shape import ShapesFile
 from penstock.model.stream_position import StreamPosition
 from penstock.settings.kinesis import MarkedStreamSettings
 
@@ -27,6 +29,38 @@ def address_of(settings: MarkedStreamSettings) -> StreamAddress:
         settings.region,
         settings.endpoint_url,
     )
+
+
+def shared_names(file: ShapesFile, source: StreamAddress | None) -> list[str]:
+    """A line if a shape's manifests would stand among those of the capture whose changes are read.
+
+    Both go by the name: readers of either would take the other's for theirs, and lose transactions.
+    SettingsError and StorageRefused if a stream can't be told.
+    """
+    storage = stream_of(file)
+    if source is None or storage is None or _name(source.marks_stream) != _name(storage.marks_stream):
+        return []
+    return [
+        f"{file.path}: shape {shape.name} has the name of the slot whose changes are read, and the manifests"
+        f" of both go to {storage.marks_stream}: readers can't tell them apart. Fix: rename the shape, or"
+        " give the storage a stream of its own"
+        for shape in file.shapes
+        if shape.name == source.slot
+    ]
+
+
+def check_names(file: ShapesFile, settings: MarkedStreamSettings) -> list[Finding]:
+    """The same, for `penstock check`; none if a stream can't be told, which others say."""
+    try:
+        lines = shared_names(file, address_of(settings))
+    except PenstockError:
+        return []
+    return [Finding.from_error("shapes", PenstockError(line)) for line in lines]
+
+
+def _name(stream: str) -> str:
+    """A stream's name: it may be given by its ARN."""
+    return stream.rpartition("/")[2]
 
 
 def check_source(settings: MarkedStreamSettings, needed: Needed) -> list[Finding]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import UTC, datetime
-from typing import Final
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple, Self
 
 import structlog
 
+from penstock.kinesis.marked.manifest import Manifest
 from penstock.kinesis.read.chain import Chain, Link
 from penstock.kinesis.read.errors import StreamReadError
 from penstock.kinesis.read.manifest_log import Arrived, Place
@@ -28,13 +29,27 @@ _TELL_EVERY_S: Final = 10.0
 _log = structlog.get_logger()
 
 
+class _Said(NamedTuple):
+    """What tells a manifest from another."""
+
+    by: str
+    since: str
+    resolved: str
+
+    @classmethod
+    def by_manifest(cls, manifest: Manifest) -> Self:
+        return cls(manifest.by, manifest.since, manifest.resolved)
+
+
 class KinesisFeed:
     """See Feed.
 
-    1. Manifests are put in order (Chain), and each link goes into the books: who was touched, and how far.
+    1. Manifests are put in order (Chain), and each link goes into the books: who was touched, and how far,
+       and when its manifest came, however long that was held back.
     2. A manifest that doesn't come within a patience is a gap: shapes that lack what it spoke of are
-       snapshotted again, and the others go on. At the start it doesn't wait: everything that is there
-       has been read in order.
+       snapshotted again, and the others go on. Of a stream that is read long after it was written, the times
+       of arrival tell how long that was. At the start it doesn't wait: everything that is there has been
+       read in order. Nor does it where the chain is full.
     3. What a former primary wrote and the server doesn't have never happened: its manifests are left out. The
        capture that goes on writes from where the server's slot stands; else there is a gap.
     4. A timeline that the server doesn't have, another system under the slot's name: an error, which ends the
@@ -70,6 +85,9 @@ class KinesisFeed:
         self._held_at: str | None = None
         """The place in the chain behind which something is missing, or was."""
         self._held_since = 0.0
+        self._arrivals: dict[_Said, datetime] = {}
+        """Of those that are held back, and maybe of others that said nothing new."""
+        self._newest_at: datetime | None = None
         self._came_at = self._moved_at = time.monotonic()
         self._is_first = True
         self._has_left_out = False
@@ -110,7 +128,9 @@ class KinesisFeed:
             for each in filter(self._has_happened, arrived):
                 # A former primary's capture may write on and on: that nothing else comes has to show.
                 self._came_at = time.monotonic()
-                await self._take(self._chain.take(each.manifest, each.place), each.at)
+                self._arrivals.setdefault(_Said.by_manifest(each.manifest), each.at)
+                self._newest_at = max(self._newest_at or each.at, each.at)
+                await self._take(self._chain.take(each.manifest, each.place))
             # A busy stream always has more: whether something is missing shows while others come.
             has_all = len(arrived) < AT_ONCE
             await self._look_for_gap(time.monotonic(), at_once=self._is_first and has_all)
@@ -130,8 +150,9 @@ class KinesisFeed:
     def last_word(self) -> None:
         """See Feed: nothing is lost if the slot stays where it is."""
 
-    async def _take(self, links: Sequence[tuple[Link, Place | None]], arrived: datetime) -> None:
+    async def _take(self, links: Sequence[tuple[Link, Place | None]]) -> None:
         for link, _ in links:
+            arrived = self._arrivals.pop(_Said.by_manifest(link.manifest))
             if unknown := self._ledger.backlog.unknown_shards(link) - self._expired:
                 self._ledger.backlog.know(await asyncio.to_thread(self._stream.shards))
                 self._expired |= unknown & self._ledger.backlog.unknown_shards(link)
@@ -145,10 +166,12 @@ class KinesisFeed:
     async def _look_for_gap(self, now: float, *, at_once: bool) -> None:
         gap, applied = self._chain.gap, self._chain.applied
         if gap is None:
+            self._arrivals.clear()
             return
         if applied != self._held_at:
             self._held_at, self._held_since = applied, now
-        if not at_once and now - self._held_since < PATIENCE_S:
+        waited_s = max(now - self._held_since, self._held_s(applied or ""))
+        if not at_once and not self._chain.is_full and waited_s < PATIENCE_S:
             return
         _log.error("stream_gap", detail=str(gap))
         position, links = self._chain.leap()
@@ -158,7 +181,14 @@ class KinesisFeed:
         again = self._ledger.lost(start.commit_lsn, str(gap), now)
         if again:
             await self._resnapshots.note(again)
-        await self._take(links, datetime.now(UTC))
+        await self._take(links)
+
+    def _held_s(self, applied: str) -> float:
+        """For how long others came, by Kinesis' clock, since the first that is held back."""
+        self._arrivals = {said: at for said, at in self._arrivals.items() if said.resolved > applied}
+        if self._newest_at is None or not self._arrivals:
+            return 0.0
+        return (self._newest_at - min(self._arrivals.values())) / timedelta(seconds=1)
 
     def _has_happened(self, arrived: Arrived) -> bool:
         """Whether the server has all that a manifest speaks of; another server's is refused by the chain."""

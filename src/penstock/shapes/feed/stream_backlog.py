@@ -28,7 +28,7 @@ _MANY_BLOCKS: Final = 128
 class _Kept(NamedTuple):
     link: Link
     arrived: datetime
-    """When the first manifest of it came."""
+    """When the first manifest of it came; they need not have come in order."""
 
     @property
     def end_lsn(self) -> int:
@@ -45,7 +45,7 @@ class _Kept(NamedTuple):
 
 
 MakeParts = Callable[[StreamBlock, frozenset[Relation], LogOffset], Sequence[ChangePart]]
-"""The parts of a block, for a reader of these relations behind an offset."""
+"""The parts of a block up to its `up_to`, for a reader of these relations behind an offset."""
 
 
 class StreamBacklog:
@@ -57,7 +57,9 @@ class StreamBacklog:
     1. Manifests that follow each other are joined to a block, until a flush begins (`flush`) or the block is
        large. Shapes read whole blocks, so whoever is due at the same time reads the same ones.
     2. Blocks that are closed are joined further when there are many of them. So what is kept grows with the
-       bytes that the slowest shape is behind, by a few hundred bytes for 16 MB, and not with time.
+       bytes that the slowest shape is behind, by a few hundred bytes for 16 MB, and not with time. That may
+       happen at any moment: whoever was given a boundary that lies within a block now reads the block up to
+       there.
     3. A block is dropped when nobody needs it (`trim`), or when a gap is behind it (`restart`).
     4. Whoever asks for what isn't there any more gets an error: nothing is passed over in silence.
     """
@@ -118,9 +120,9 @@ class StreamBacklog:
         """The next link of the chain; returns its end."""
         with self._turn:
             last = self._kept[-1] if self._is_open else None
-            grown = None if last is None else joined(last.link, link)
-            if last is not None and grown is not None and grown.manifest.bytes <= BLOCK_BYTES:
-                self._kept[-1] = last._replace(link=grown)
+            grown = None if last is None else _grown(last.link, link)
+            if last is not None and grown is not None:
+                self._kept[-1] = _Kept(grown, min(last.arrived, arrived))
             else:
                 if self._kept:
                     self._closed_end = self._kept[-1].end
@@ -171,7 +173,9 @@ class StreamBacklog:
                 )
             wanted = frozenset(relations)
             blocks = [
-                each for each in self._readable(after) if each.end <= up_to and _share(each.link, wanted) > 0
+                each
+                for each in self._readable(after)
+                if whole(each.start_lsn - 1) < up_to and _share(each.link, wanted) > 0
             ]
             shards = dict(self._shards)
         found: list[ChangePart] = []
@@ -179,7 +183,8 @@ class StreamBacklog:
             manifest = each.link.manifest
             tasks = plan_tasks([each.link], shards, manifest.resolved)
             name = f"{each.link.start} {manifest.resolved}"
-            block = StreamBlock(tuple(tasks), each.end, manifest.bytes, name, self._count_readers(each.link))
+            end, readers = min(each.end, up_to), self._count_readers(each.link)
+            block = StreamBlock(tuple(tasks), end, manifest.bytes, name, readers)
             found += self._make_parts(block, wanted, after)
         return found
 
@@ -224,9 +229,16 @@ def _fewer(kept: Sequence[_Kept]) -> list[_Kept]:
     """Neighbours joined, as far as blocks may grow."""
     found: list[_Kept] = []
     for each in kept:
-        whole_link = joined(found[-1].link, each.link) if found else None
-        if whole_link is not None and whole_link.manifest.bytes <= BLOCK_BYTES:
-            found[-1] = found[-1]._replace(link=whole_link)
-        else:
+        grown = _grown(found[-1].link, each.link) if found else None
+        if grown is None:
             found.append(each)
+        else:
+            found[-1] = _Kept(grown, min(found[-1].arrived, each.arrived))
     return found
+
+
+def _grown(link: Link, more: Link) -> Link | None:
+    """Both as one; None if that is too large, which costs nothing to see, or would not be exact."""
+    if link.manifest.bytes + more.manifest.bytes > BLOCK_BYTES:
+        return None
+    return joined(link, more)

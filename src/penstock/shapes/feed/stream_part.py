@@ -47,6 +47,7 @@ class StreamBlock(NamedTuple):
     tasks: tuple[MarkedTask, ...]
     """Each reads shards that no other one has to look at."""
     up_to: LogOffset
+    """What lies behind this is not wanted of it."""
     size_bytes: int
     name: str
     """No other block has it."""
@@ -154,10 +155,9 @@ class StreamPart:
     def select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """See SharedPart. RecordsUnusable if there is something that only a snapshot tells."""
         names = pa.array(sorted(map(str, self.wanted)), pa.string())
-        is_ours = pc.and_(
-            pc.is_in(batch["relation"], names), pc.greater(batch["tx_offset"], self.after.tx_offset)
-        )
-        ours = batch.filter(is_ours)
+        at = batch["tx_offset"]
+        is_within = pc.and_(pc.greater(at, self.after.tx_offset), pc.less_equal(at, self.up_to.tx_offset))
+        ours = batch.filter(pc.and_(pc.is_in(batch["relation"], names), is_within))
         if ours.num_rows:
             self._refuse_unusable(ours)
         return ours.select(["tx_offset", "op_offset", "payload"])

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence, Set
 from typing import Final
 
+from penstock.model.size import format_size
+from penstock.postgres.slot.state import SlotState
 from penstock.shapes.pace.flush_tracker import Stalled
 from penstock.shapes.pace.shape_plan import ShapeState, ShapeStatus, StalledShape
 
@@ -12,6 +14,7 @@ LONG_JOB: Final = 10.0
 """A job that doesn't fail may take STALL_S times this. The shape that holds a full log gets as long if nobody
 else has anything to write.
 """
+_MUCH_WAL: Final = 1 << 30
 _WRITES: Final = (ShapeState.FLUSHING, ShapeState.TENDING)
 
 
@@ -49,6 +52,22 @@ def complaints(
             " If it hangs, see Spark's own page, and start penstock shapes again."
         )
     return found
+
+
+def slot_holder(slot: SlotState | None, behind: Sequence[Stalled], *, stall_s: float) -> dict[str, str]:
+    """The shape that keeps a slot which was left behind from being moved along, if that keeps much WAL.
+
+    `behind` as above. Changes come from elsewhere, so nothing else shows that the server's disk fills up.
+    """
+    kept_bytes = 0 if slot is None else slot.retained_bytes or 0
+    if slot is None or kept_bytes < _MUCH_WAL or not behind or behind[0].age_s < stall_s:
+        return {}
+    holder = behind[0].shape
+    return {
+        holder: f"slot {slot.name}, which was left behind, keeps {format_size(kept_bytes)} of WAL on the"
+        f" server: it goes no further than shape {holder}, which is at {behind[0].offset}. Fix: mend"
+        f" the shape, or, if you never go back to the slot, SELECT pg_drop_replication_slot('{slot.name}')."
+    }
 
 
 def failing_holder(

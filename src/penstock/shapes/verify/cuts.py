@@ -46,6 +46,9 @@ class ShapeCheck:
     unchecked: int = 0
     untold: int = 0
     """Rows that a stream doesn't tell, and need not."""
+    told: int | None = None
+    told_behind: str | None = None
+    """See ShapeResult."""
     counted: bool = False
     """Its rows have no key, and were only counted."""
     behind_bytes: int | None = None
@@ -75,6 +78,8 @@ class ShapeCheck:
             changing=self.open_keys,
             unchecked=self.unchecked,
             untold=self.untold,
+            told=self.told,
+            told_behind=self.told_behind,
             counted=self.counted,
             behind_bytes=self.behind_bytes,
             left_out=self.left_out,

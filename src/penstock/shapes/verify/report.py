@@ -33,6 +33,10 @@ class ShapeResult:
     """Keys that differed at the first look and were too many to be looked at again."""
     untold: int = 0
     """Rows of Postgres that a stream doesn't tell, and need not: they may be older than it."""
+    told: int | None = None
+    """How many changes a stream tells of it; None: it is in no stream."""
+    told_behind: str | None = None
+    """The place behind a gap in the stream from which on its changes were compared."""
     counted: bool = False
     """Its rows have no key, and were only counted."""
     behind_bytes: int | None = None
@@ -55,6 +59,8 @@ class ShapeResult:
         """In a word or two."""
         if self.problem is None and self.exit_code == exit_codes.BAD_INPUT:
             return "not all compared"
+        if self.told == 0 and self.untold and self.exit_code == exit_codes.OK:
+            return "nothing told"
         words = {exit_codes.OK: "equal", exit_codes.FAILED: "different", exit_codes.BAD_INPUT: "not compared"}
         return words[self.exit_code]
 
@@ -74,6 +80,11 @@ class ShapeResult:
             yield (
                 f"{self.untold:,} rows of Postgres are not in the stream: they are older than its beginning,"
                 " or lost"
+            )
+        if self.told_behind is not None:
+            yield (
+                f"its stream has a GAP before {self.told_behind}: what it told earlier lacks changes, and was"
+                " not compared"
             )
         if self.left_out:
             yield f"not compared, because Postgres has dropped them: {', '.join(self.left_out)}"
@@ -155,6 +166,8 @@ def _plain(result: ShapeResult, words: Words) -> dict[str, Any]:
         "changing": result.changing,
         "unchecked": result.unchecked,
         "untold": result.untold,
+        "told": result.told,
+        "told_behind": result.told_behind,
         "counted": result.counted,
         "behind_bytes": result.behind_bytes,
         "left_out": result.left_out,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import Final
 
+from penstock.kinesis.read.chain import Chain, StreamGap
+from penstock.kinesis.read.manifest_log import ManifestLog, Place
 from penstock.kinesis.read.marked_plan import BOUNDED, MarkedOffset, ReadLimits
 from penstock.lake.errors import CannotCompare
 from penstock.lake.stream.place import StreamPlace
@@ -14,10 +16,16 @@ from penstock.sources.marked_driver import MarkedDriver
 from penstock.sources.marked_query import EARLIEST, MarkedQuery
 
 _POLL_S: Final = 0.25
+_END_OF_ALL: Final = str(StreamPosition(2**32 - 1, 2**64 - 1))
 
 
 class StreamReading:
-    """Brings what a slot's manifests tell into a `Told`. Used once, by one thread at a time."""
+    """Brings what a slot's manifests tell into a `Told`. Used once, by one thread at a time.
+
+    Behind a gap it begins again, with nothing told: what was told before it lacks changes, and would be
+    compared with rows that have them. A manifest that comes late is not waited for: without what it tells
+    less is compared, and nothing wrongly.
+    """
 
     def __init__(self, place: StreamPlace, marks_stream: str, slot: str) -> None:
         self._place = place
@@ -34,7 +42,10 @@ class StreamReading:
             ReadLimits(),
         )
         self._driver = MarkedDriver(query)
+        self._log = ManifestLog(query.open(marks_stream), slot)
         self._at: MarkedOffset | None = None
+        self.gap_before: StreamPosition | None = None
+        """Where what is told begins, if that is behind a gap."""
 
     def begin(self, system: str) -> StreamPosition:
         """Find the first manifest whose records are there; where it begins.
@@ -87,10 +98,37 @@ class StreamReading:
         """Read what the next manifests tell, as far as it lies below a place; False if there are none."""
         assert self._at is not None, "it has begun"
         now = time.monotonic()
-        end = self._driver.plan.advance(self._at, BOUNDED, now)
+        try:
+            end = self._next(now)
+        except StreamGap:
+            if self._leap(told):
+                return True
+            end = self._next(now)
         if end == self._at:
             return False
         cut = end if below is None else end._replace(resolved=min(end.resolved, below))
         told.read(self._driver.tasks(self._at, cut, now))
         self._at = end
         return True
+
+    def _next(self, now: float) -> MarkedOffset:
+        """With an end there is no patience: StreamGap as soon as a manifest is held back."""
+        assert self._at is not None, "it has begun"
+        return self._driver.plan.advance(self._at, BOUNDED, now, up_to=_END_OF_ALL)
+
+    def _leap(self, told: Told) -> bool:
+        """Begin again behind the last gap; False if what was missing has come meanwhile."""
+        assert self._at is not None, "it has begun"
+        chain: Chain[Place | None] = Chain(
+            slot=self._slot, system=self._at.system, applied=self._at.resolved, place=self._at.place
+        )
+        for found in self._log.arrivals(self._at.place):
+            chain.take(found.manifest, found.place)
+        has_gap = chain.gap is not None
+        while chain.gap is not None:
+            place = chain.resume_at
+            start, _ = chain.leap()
+            self._at = self._at._replace(resolved=start, place=place, begins=start, begins_behind=place)
+            self.gap_before = StreamPosition.parse(start)
+            told.forget()
+        return has_gap

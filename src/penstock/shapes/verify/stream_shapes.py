@@ -77,7 +77,9 @@ class StreamShapes:
 
     def _catch_up(self, check: ShapeCheck, reading: StreamReading, told: Told, cut: StreamPosition) -> int:
         try:
-            return reading.read_below(told, cut)
+            told_up_to = reading.read_below(told, cut)
+            check.told_behind = None if reading.gap_before is None else reading.gap_before.described()
+            return told_up_to
         except PenstockError as error:
             check.problem = str(error)
         return 0

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from typing import NamedTuple
-from unittest.mock import patch
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from penstock.kinesis.aws.outcome import Entry
 from penstock.kinesis.marked.manifest import ShardRange, TableMark
-from penstock.kinesis.write import marks
 from penstock.kinesis.write.event import ChangeEvent
-from penstock.kinesis.write.marks import MOST_TABLES, Draft, Marks, Tally
+from penstock.kinesis.write.marks import Draft, Marks
+from penstock.kinesis.write.tally import MOST_TABLES, Records, Tally
 from penstock.model.relation import Relation
 from penstock.model.stream_position import History, StreamPosition, operation
 
@@ -37,10 +36,7 @@ class MarksMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        # Few records are many transactions then.
-        self.few_runs = patch.object(marks, "_FEW_TRANSACTIONS", 2)
-        self.few_runs.start()
-        self.marks = Marks(10, most_spans=3, most_overtaking=4)
+        self.marks = Marks(10, most_spans=3, most_uncounted=4)
         self.since = 10
         self.next_lsn = 10
         self.sequence = 8
@@ -101,12 +97,11 @@ class MarksMachine(RuleBasedStateMachine):
     @invariant()
     def counts_what_waits(self) -> None:
         assert self.marks.since_lsn == self.since
-        assert self.marks.waiting_records <= len(self.between(self.since, self.frontier()))
-        if not self.waiting and self.draft is None:
-            assert self.marks.waiting_records == len(self.between(self.since, self.frontier()))
-
-    def teardown(self) -> None:
-        self.few_runs.stop()
+        known = self.between(self.since, self.frontier())
+        is_waiting = self.marks.is_waiting(self.frontier())
+        assert not is_waiting or known
+        if self.frontier() > self.crowded_until:
+            assert is_waiting is bool(known)
 
     def frontier(self) -> int:
         """Where the AckTracker's would be: the end of the last transaction before one that waits."""
@@ -152,5 +147,5 @@ def test_many_tables_are_a_star() -> None:
     for number in range(MOST_TABLES + 1):
         event = ChangeEvent(1, b"", "k", 1, 1, 0, 0.0, relation=Relation("public", f"t{number}"))
         assert tally.tables(HISTORY) != "*"
-        tally.add([event], [Entry(shard="x", sequence="1")])
+        tally.add(Records.of([event], [Entry(shard="x", sequence="1")]))
     assert tally.tables(HISTORY) == "*"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple, cast
@@ -140,11 +141,25 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(most=st.sampled_from([10, 30, 1_000_000]))
     def flush(self, most: int) -> None:
+        self._flush_all(most, lambda: None)
+
+    @rule(most=st.sampled_from([10, 30, 1_000_000]), data=st.data())
+    def flush_while_others_go_on(self, most: int, data: st.DataObject) -> None:
+        """The next manifest comes, and blocks are closed, between two questions of a flush."""
+
+        def go_on() -> None:
+            self.commit(data, [TABLES[0]], repeats=False)
+            self.mark(says_all=False)
+            self.ledger.backlog.flush(self.clock)
+
+        self._flush_all(most, go_on)
+
+    def _flush_all(self, most: int, meanwhile: Callable[[], None]) -> None:
         self.clock += 1.0
         self.ledger.backlog.flush(self.clock)
         for shape, job in self.ledger.plan.start(self.clock):
             assert job is Job.FLUSH
-            self._flush(shape, most)
+            self._flush(shape, most, meanwhile)
 
     @rule()
     def trim(self) -> None:
@@ -159,10 +174,11 @@ class LedgerMachine(RuleBasedStateMachine):
         assert self.ledger.tracker.behind_count == 0
         assert self.ledger.tracker.frontier_lsn == self.resolved
 
-    def _flush(self, shape: str, most: int) -> None:
+    def _flush(self, shape: str, most: int, meanwhile: Callable[[], None]) -> None:
         log, table = self.ledger.backlog, SHAPES[shape]
         after = self.ledger.held(shape)
         up_to = log.boundary_within({table}, after, most)
+        meanwhile()
         found = [
             Put(tx, op, table)
             for part in log.read_plan({table}, after, up_to)

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.kinesis.marked.prefix import PREFIX_BYTES, MarkPrefix, unmarked
 from penstock.model.log_offset import OP_INFINITY
-from penstock.model.stream_position import History
+from penstock.model.stream_position import History, StreamPosition, operation
 
 PAYLOAD = b'{"action":"I","schema":"public","table":"t","columns":[{"name":"id","value":1}]}'
 
@@ -48,6 +48,14 @@ def test_transactions_in_turn() -> None:
         b"00000002.0000000000000200",
         b"00000002.0000000000000200",
         b"00000001.00000000000001FF",
+    ]
+
+
+def test_operations_forth_and_back_across_the_digits_that_are_kept() -> None:
+    some, offsets = prefix(), [-1, 0, 254, 255, 256, 511, 510, 2, 70_000, OP_INFINITY, 0]
+    marked = [some.put(PAYLOAD, 1, offset) for offset in offsets]
+    assert [each[8:46].decode() for each in marked if each] == [
+        str(StreamPosition(1, 1, operation(offset))) for offset in offsets
     ]
 
 

@@ -1,12 +1,14 @@
-"""The chain of manifests across timelines: what was applied must have happened in what goes on."""
+"""The chain of manifests: across timelines, and behind a gap, however many are held back."""
 
 from __future__ import annotations
+
+import time
 
 import pytest
 
 from penstock.demo.stream_reader import StreamBroken, StreamReader
 from penstock.kinesis.marked.manifest import Manifest, encode
-from penstock.kinesis.read.chain import Chain, HistoryLost
+from penstock.kinesis.read.chain import MOST_HELD, Chain, HistoryLost
 from penstock.model.lsn import format_lsn
 from penstock.model.stream_position import StreamPosition
 
@@ -53,3 +55,23 @@ def test_what_never_happened_is_said_at_once(
         assert list(plain.transactions([encode(next_one)])) == []
         assert chain.applied == plain.applied
         assert (chain.gap is not None) == (at(*since) > at(*applied))
+
+
+def test_many_are_held_behind_a_gap_and_taken_from_there_in_a_moment() -> None:
+    """A query that was stopped for longer than retention finds nothing but these."""
+    count = 50_000
+    chain = Chain[int](slot="slot", system="7", applied=at(1, 10), place=0)
+    behind = [manifest((1, 20 + number), (1, 21 + number)) for number in range(count)]
+    began_at = time.thread_time()
+    for place, each in enumerate(behind, start=1):
+        assert chain.take(each, place) == []
+        assert chain.is_full is (place > MOST_HELD)
+    assert chain.resume_at == 0
+    assert "the next manifest begins at 0/14" in str(chain.gap)
+    start, links = chain.leap()
+    seconds = time.thread_time() - began_at
+    assert start == at(1, 20)
+    assert [place for _, place in links] == [*range(1, count), count]
+    assert chain.gap is None
+    assert not chain.is_full
+    assert seconds < 5, "each of them costs as much as all"

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 from msgspec.structs import replace
 
-from penstock.kinesis.marked.manifest import Manifest
+from penstock.kinesis.marked.manifest import Manifest, encode, partition_key
 from penstock.kinesis.read import marked_plan
-from penstock.kinesis.read.chain import HistoryLost, StreamGap
+from penstock.kinesis.read.chain import MOST_HELD, HistoryLost, StreamGap
+from penstock.kinesis.read.client import StreamClient
 from penstock.kinesis.read.errors import RecordsExpired
-from penstock.kinesis.read.manifest_log import Place
-from penstock.kinesis.read.marked_plan import PATIENCE_S, MarkedOffset, MarkedPlan, ReadLimits
+from penstock.kinesis.read.manifest_log import ManifestLog, Place
+from penstock.kinesis.read.marked_plan import MOST_STEPS, PATIENCE_S, MarkedOffset, MarkedPlan, ReadLimits
 from penstock.model.lsn import format_lsn
 from penstock.model.stream_position import StreamPosition
+from tests.stream_in_memory import StreamInMemory
 
 NO_LIMITS = ReadLimits()
+KEY = partition_key("slot")
 
 
 def at(lsn: int) -> str:
@@ -89,6 +94,32 @@ def test_no_more_manifests_are_read_than_a_batch_needs(monkeypatch: pytest.Monke
     assert log.read < 40
 
 
+def test_small_batches_read_a_page_of_manifests_once() -> None:
+    """All readers of a shard share its 2 MB/s."""
+    stream = StreamInMemory()
+    for each in chain(10_000):
+        stream.put(stream.open_shard_of(KEY), encode(each), KEY)
+    log = ManifestLog(cast(StreamClient, stream), "slot")
+    plan = MarkedPlan(log.read, "slot")
+    offset = START
+    for number in range(1, 51):
+        start, offset = offset, plan.advance(offset, ReadLimits(changes=10), 0.0)
+        assert resolved(offset) == 10 + 100 * number
+        assert len(plan.links(start, offset, 0.0)) == 10
+        assert not plan.is_at_tip
+    assert sum(records for _, _, records in stream.calls) < 2 * 10_000
+
+
+def test_what_came_since_a_page_was_read_is_found_behind_it() -> None:
+    log = Log(*chain(4))
+    plan = MarkedPlan(log.fetch, "slot")
+    offset = plan.advance(START, ReadLimits(changes=1), 0.0)
+    log.manifests += [manifest(50, 60), manifest(60, 70)]
+    assert resolved(plan.advance(offset, NO_LIMITS, 0.0)) == 70
+    assert plan.is_at_tip
+    assert log.read == 6
+
+
 def test_a_restarted_batch_is_found_again_or_it_is_an_error() -> None:
     """It must never become an empty one because its manifests are gone."""
     log = Log(*chain(6))
@@ -118,6 +149,47 @@ def test_a_gap_is_given_time_unless_there_is_an_end() -> None:
     assert resolved(MarkedPlan(log.fetch, "slot").advance(START, NO_LIMITS, 0.0)) == 30
 
 
+def test_each_manifest_that_is_missing_is_given_time_of_its_own() -> None:
+    log = Log(manifest(20, 30))
+    plan = MarkedPlan(log.fetch, "slot")
+    assert plan.advance(START, NO_LIMITS, 0.0) == START
+    # The first one comes, and another one is missing by then.
+    log.manifests += [manifest(10, 20), manifest(40, 50)]
+    offset = plan.advance(START, NO_LIMITS, 100.0)
+    assert resolved(offset) == 30
+    assert plan.advance(offset, NO_LIMITS, 100.0 + PATIENCE_S - 1) == offset
+    with pytest.raises(StreamGap, match="up to 0/1E of timeline 1, and the next manifest begins at 0/28"):
+        plan.advance(offset, NO_LIMITS, 100.0 + PATIENCE_S)
+
+
+def test_one_that_came_with_a_full_batch_is_no_longer_missing() -> None:
+    """Nobody looks for a gap where a batch is full."""
+    log = Log(manifest(20, 30))
+    plan = MarkedPlan(log.fetch, "slot")
+    assert plan.advance(START, NO_LIMITS, 0.0) == START
+    log.manifests.append(manifest(10, 20))
+    offset = plan.advance(START, ReadLimits(changes=1), 1.0)
+    assert resolved(offset) == 20
+    log.manifests.append(manifest(40, 50))
+    offset = plan.advance(offset, NO_LIMITS, 100.0)
+    assert resolved(offset) == 30
+    with pytest.raises(StreamGap):
+        plan.advance(offset, NO_LIMITS, 100.0 + PATIENCE_S)
+
+
+def test_a_gap_is_said_before_all_that_lies_behind_it_is_read() -> None:
+    """A query was stopped for longer than retention: what is left has nothing that follows its offset."""
+    log = Log(*chain(50_000))
+    log.trimmed = 2
+    plan = MarkedPlan(log.fetch, "slot")
+    for _ in range(2):
+        with pytest.raises(StreamGap, match="up to 0/A of timeline 1, and the next manifest begins at 0/1E"):
+            plan.advance(START, NO_LIMITS, 0.0)
+        assert MOST_HELD < log.read < 2 * MOST_STEPS
+    with pytest.raises(StreamGap):
+        MarkedPlan(log.fetch, "slot").links(START, START._replace(resolved=at(50)), 0.0)
+
+
 def test_nothing_lies_beyond_the_end_that_was_asked_for() -> None:
     plan = MarkedPlan(Log(*chain(6)).fetch, "slot")
     assert resolved(plan.advance(START, NO_LIMITS, 0.0, up_to=at(45))) == 40
@@ -145,8 +217,10 @@ def test_what_never_happened_is_left_out_as_long_as_it_is_in_no_batch() -> None:
     # In a batch it counts as applied, whether that was read or not.
     handed_out = MarkedPlan(Log(*log.manifests[:4]).fetch, "slot").advance(START, NO_LIMITS, 0.0)
     assert handed_out.resolved == at(50)
-    with pytest.raises(HistoryLost, match="0/32 of timeline 1 never happened"):
-        MarkedPlan(log.fetch, "slot").advance(handed_out, NO_LIMITS, 0.0)
+    plan = MarkedPlan(log.fetch, "slot")
+    for _ in range(2):
+        with pytest.raises(HistoryLost, match="0/32 of timeline 1 never happened"):
+            plan.advance(handed_out, NO_LIMITS, 0.0)
     again = MarkedPlan(log.fetch, "slot").links(START, handed_out, 0.0)
     assert [link.manifest.resolved for link in again] == [at(20), at(30), at(40), at(50)]
 

@@ -13,7 +13,9 @@ from penstock.kinesis.read.marked_ranges import Portion, Sieve
 from penstock.model.stream_position import History, StreamPosition
 
 BY = "0123456789ab"
-PREFIX = MarkPrefix(History(1, {}), BY)
+ANOTHER = "ba9876543210"
+PREFIXES = {by: MarkPrefix(History(1, {}), by) for by in (BY, ANOTHER)}
+ROW, POINTER = b'{"action":"I"}', b'{"action":"Q"}'
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -27,8 +29,8 @@ def portion(first_lsn: int, count: int, **lasts: int) -> Portion:
     return Portion(BY.encode(), since, resolved, since, resolved, count, tuple(lasts.items()))
 
 
-def record(number: int, lsn: int) -> ReadRecord:
-    data = PREFIX.put(b'{"action":"I"}', lsn, 0)
+def record(number: int, lsn: int, payload: bytes = ROW, by: str = BY) -> ReadRecord:
+    data = PREFIXES[by].put(payload, lsn, 0)
     assert data is not None
     return ReadRecord(number, "key", data, NOW)
 
@@ -69,3 +71,27 @@ def test_one_that_lacks_something_is_an_error_when_it_ends() -> None:
         RecordsUnusable, match="the stream has 2 changes from 0/64 to 0/67, and its manifest says 3"
     ):
         sieve.keep(record(13, 103))
+
+
+def test_an_original_takes_the_place_of_its_pointer() -> None:
+    sieve = Sieve([portion(100, 1, s=12)])
+    sieve.enter("s")
+    assert sieve.keep(record(11, 100, POINTER)) is None
+    original = sieve.keep(record(12, 100))
+    assert original is not None
+    assert original.payload == ROW
+    sieve.leave()
+    assert list(sieve.pointers()) == []
+
+
+def test_another_sender_s_record_is_no_original_of_a_pointer() -> None:
+    """Two slots write to one stream, or a leadership is followed by one with other filters."""
+    sieve = Sieve([portion(100, 1, s=13)])
+    sieve.enter("s")
+    assert sieve.keep(record(11, 100, by=ANOTHER)) is None
+    assert sieve.keep(record(12, 100, POINTER)) is None
+    assert sieve.keep(record(13, 100, by=ANOTHER)) is None
+    sieve.leave()
+    (pointer,) = sieve.pointers()
+    assert pointer.payload == POINTER
+    assert pointer.record.sequence == 12

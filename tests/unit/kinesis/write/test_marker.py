@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ import pytest
 from penstock.errors import LineStale, SinkOutage
 from penstock.kinesis.aws.outcome import Failed, MarkResult, Placed, Refused, Unsent
 from penstock.kinesis.write.event import ChangeEvent
-from penstock.kinesis.write.mark_pace import MarkPace
+from penstock.kinesis.write.mark_pace import MUCH_WAL_BYTES, MarkPace
 from penstock.kinesis.write.marker import Marker
 from penstock.kinesis.write.marks import Marks, Signature
 from penstock.kinesis.write.sending import Sending
@@ -134,6 +135,38 @@ async def test_a_failed_one_is_replaced_by_one_that_says_more() -> None:
     assert some.sink.spans() == [(100, 110, 1), (100, 120, 2)]
 
 
+async def test_it_has_begun_when_the_first_one_is_accepted() -> None:
+    some = made(Sink(DENIED, THROTTLED))
+    begun = asyncio.create_task(some.marker.begun())
+    seen = []
+
+    def look() -> bool:
+        seen.append((len(some.sink.sent), begun.done()))
+        return begun.done()
+
+    await some.until(look)
+
+    assert len(some.sink.sent) == 3
+    assert not any(done for sent, done in seen if sent < 3)
+    await asyncio.wait_for(some.marker.begun(), 1)
+
+
+async def test_accepted_records_that_wait_for_a_manifest_are_not_delivered() -> None:
+    some = made(Sink())
+    assert some.marker.delivered_lsn() == 100
+    some.tracker.frontier_lsn = 110
+    assert some.marker.delivered_lsn() == 110, "no record is there"
+    some.accept(110, 120)
+    assert some.marker.delivered_lsn() == 100
+    await some.marker.catch_up()
+    assert some.marker.delivered_lsn() == 120
+    some.accept(120, 120)
+    assert some.marker.delivered_lsn() == 120, "its commit is still to come"
+    some.tracker.frontier_lsn = 130
+    assert some.marker.delivered_lsn() == 120
+    await some.marker.close()
+
+
 async def test_at_rest_the_first_one_says_where_it_begins_and_then_it_is_silent() -> None:
     some = made(Sink())
     await some.until(lambda: bool(some.sink.sent))
@@ -154,6 +187,21 @@ async def test_refusals_make_it_unready_until_one_is_accepted(refusal: MarkResul
 
     assert any("manifests are refused" in " ".join(each) for each in reasons)
     assert not any("manifests" in each for each in some.health.readiness(0.0).reasons)
+
+
+async def test_one_that_is_refused_is_not_sent_with_the_same_number_again() -> None:
+    """The stream may have been made again: then it doesn't know that number, and never will."""
+    some = made(Sink(Placed("40"), INVALID, THROTTLED, Placed("50")))
+    some.accept(100, 110)
+
+    def look() -> bool:
+        if some.marker.frontier_lsn == some.tracker.frontier_lsn < 130:
+            some.accept(some.tracker.frontier_lsn, some.tracker.frontier_lsn + 10)
+        return some.marker.frontier_lsn == 130
+
+    await some.until(look)
+
+    assert [after for *_, after in some.sink.sent] == [None, "40", None, None, "50"]
 
 
 async def test_none_accepted_for_long_is_an_outage() -> None:
@@ -219,6 +267,38 @@ async def test_one_that_is_given_up_in_mid_send_is_said_again() -> None:
     assert some.sink.spans() == [(100, 110, 1), (100, 110, 1)]
     assert (some.marker.frontier_lsn, some.marker.marked_records) == (110, 1)
     await some.marker.close()
+
+
+async def test_one_that_hangs_is_an_outage_and_leaves_nothing_behind() -> None:
+    """A drain may still try to say what was accepted."""
+    answers = threading.Event()
+
+    def hangs() -> MarkResult:
+        answers.wait(10)
+        return Placed("41")
+
+    some = made(Sink(hangs), outage_limit_s=0.1)
+    some.accept(100, 110)
+    with pytest.raises(SinkOutage, match="under way"):
+        await some.marker.catch_up()
+    assert (some.marker.frontier_lsn, some.marker.is_behind) == (100, True)
+    answers.set()
+    await some.marker.catch_up()
+    assert some.marker.frontier_lsn == 110
+    await some.marker.close()
+
+
+async def test_much_wal_without_a_record_is_told_of_before_the_rest_is_over() -> None:
+    some = made(Sink())
+    running = asyncio.create_task(some.until(lambda: some.marker.frontier_lsn > 100))
+    async with asyncio.timeout(10):
+        while not some.sink.sent:  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+    some.tracker.frontier_lsn = 100 + MUCH_WAL_BYTES
+    began_at = time.monotonic()
+    await running
+    assert time.monotonic() - began_at < 5
+    assert some.sink.spans() == [(100, 100, 0), (100, 100 + MUCH_WAL_BYTES, 0)]
 
 
 async def test_a_commit_that_comes_after_its_records_is_told_of_soon() -> None:

@@ -2,36 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
-from penstock.kinesis.aws.outcome import Entry
 from penstock.kinesis.write import marks as marks_module
 from penstock.kinesis.write.event import ChangeEvent
-from penstock.kinesis.write.marks import MarkableRecord, Marks, Tally
+from penstock.kinesis.write.marks import Marks
+from penstock.kinesis.write.tally import Records, Tally
 from tests.kinesis_answers import entries
 
 
-@pytest.mark.parametrize("complete", [0, 1, 3])
-def test_a_request_is_counted_in_as_many_steps_as_it_has_transactions(
-    monkeypatch: pytest.MonkeyPatch, complete: int
-) -> None:
-    """Changes of one key wait for each other, so the transactions of a request stand in any order."""
-    counted: list[int] = []
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many records were counted in each step."""
+    steps: list[int] = []
 
     class Counting(Tally):
-        def add(self, events: Sequence[MarkableRecord], entries: Sequence[Entry]) -> None:
-            counted.append(len(events))
-            super().add(events, entries)
+        def add(self, some: Records) -> None:
+            steps.append(len(some.places))
+            super().add(some)
 
     monkeypatch.setattr(marks_module, "Tally", Counting)
+    return steps
+
+
+def request(*places: int) -> list[ChangeEvent]:
+    return [ChangeEvent(at, b"", "k", 9, place, at, 0.0) for at, place in enumerate(places)]
+
+
+def accept(marks: Marks, events: list[ChangeEvent], frontier_lsn: int) -> None:
+    marks.accepted(events, entries([None] * len(events)), frontier_lsn)
+
+
+def mixed(records: int) -> list[ChangeEvent]:
+    """Changes of one key wait for each other, so the transactions of a request stand in any order."""
+    return request(*[100 + 10 * (at % 3) for at in range(records)])
+
+
+@pytest.mark.parametrize("complete", [1, 3])
+def test_a_request_is_counted_once_for_a_draft(counted: list[int], complete: int) -> None:
     marks = Marks(0)
-    places = [100 + 10 * (at % 3) for at in range(300)]
-    events = [ChangeEvent(at, b"", "k", 9, place, at, 0.0) for at, place in enumerate(places)]
+    accept(marks, mixed(300), 100)
+    assert counted == [], "nobody has asked"
+    draft = marks.draft(100 + 10 * complete)
+    assert counted == [100 * complete]
+    assert (draft.tally.records, draft.resolved_lsn) == (100 * complete, 100 + 10 * complete)
 
-    marks.accepted(events, entries([None] * len(events)), 100 + 10 * complete)
 
-    assert sum(counted) == len(events)
-    assert len(counted) <= 4
-    assert marks.waiting_records == 100 * complete
+def test_one_that_overtakes_for_long_is_counted_once_a_transaction(counted: list[int]) -> None:
+    marks = Marks(0, most_uncounted=299)
+    accept(marks, mixed(300), 100)
+    assert counted == [100, 100, 100]
+
+
+def test_what_overtakes_for_long_is_not_kept_record_by_record() -> None:
+    marks = Marks(0, most_uncounted=1_000)
+    for at in range(100):
+        accept(marks, request(*[100 + at] * 50), 100)
+        assert sum(len(each.records.places) for each in marks._uncounted) <= 1_000
+    assert marks.draft(500).tally.records == 5_000
+
+
+def test_the_frontier_may_pass_tallies_by_a_commit_alone() -> None:
+    marks = Marks(100, most_uncounted=0)
+    accept(marks, request(100, 100), 100)
+    assert not marks.is_waiting(100)
+    assert marks.is_waiting(110)
+    assert marks.complete_lsn(110) == 110

@@ -258,11 +258,13 @@ async def test_refused_records_are_quarantined_one_at_a_time() -> None:
 async def test_each_poison_record_is_quarantined_and_a_pointer_takes_its_place() -> None:
     store = MemoryStore()
     taken: list[bytes] = []
+    sizes: list[int] = []
 
     def refuse_poison(events: Sequence[ChangeEvent]) -> Result:
         if any(event.partition_key.startswith("bad") and not event.is_pointer for event in events):
             return Refused("ValidationException", "no")
         taken.extend(event.payload for event in events)
+        sizes.extend(event.record_size_bytes for event in events if event.is_pointer)
         return accepted(events)
 
     made = parts(Sink(refuse_poison), store=store)
@@ -272,6 +274,46 @@ async def test_each_poison_record_is_quarantined_and_a_pointer_takes_its_place()
 
     assert len(store.stored) == 3
     assert sorted(payload[:13] for payload in taken) == [b'{"action":"Q"'] * 3 + [b"{}"]
+    pointers = [payload for payload in taken if payload.startswith(b'{"action":"Q"')]
+    assert sizes == [len(payload) + len("bad1") for payload in pointers], "manifests tell of what is there"
+    assert made.queue.bytes_inflight == 0
+
+
+@pytest.mark.parametrize("too_large", [False, True], ids=["refused before", "never sent before"])
+async def test_a_pointer_that_is_refused_among_others_is_tried_again(too_large: bool) -> None:
+    """It is not the record's fault: a pointer to a pointer would be refused as well."""
+    store = MemoryStore()
+    refuses_pointers = True
+    taken: list[ChangeEvent] = []
+
+    def answer(events: Sequence[ChangeEvent]) -> Result:
+        codes = [
+            "ValidationException"
+            if event.partition_key == "bad" and (refuses_pointers or not event.is_pointer)
+            else None
+            for event in events
+        ]
+        taken.extend(event for event, code in zip(events, codes, strict=True) if code is None)
+        return answered(codes) if any(codes) else accepted(events)
+
+    sink = Sink(answer)
+    made = parts(sink, store=store)
+    event = made.event("bad")
+    if too_large:
+        event.is_pointer = True
+    await made.queue.put_many([event])
+    await made.put("good")
+    running = asyncio.create_task(made.publisher.run())
+    await until(lambda: sum(event.ack_id in request for request in sink.requests) > 5)
+    assert "ValidationException" in str(made.health.readiness(0.0).reasons)
+    assert len(store.stored) == (0 if too_large else 1)
+    refuses_pointers = False
+    await until(lambda: made.tracker.pending_count == 0)
+    running.cancel()
+    await asyncio.wait([running])
+    await made.publisher.close()
+    assert [each.partition_key for each in taken] == ["good", "bad"]
+    assert "ValidationException" not in str(made.health.readiness(0.0).reasons)
 
 
 async def test_one_failing_key_neither_stops_the_others_nor_fills_the_limits() -> None:

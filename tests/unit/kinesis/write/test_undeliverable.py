@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from penstock.decoding.wal2json import Wal2Json
-from penstock.kinesis.marked.prefix import MarkPrefix, unmarked
+from penstock.kinesis.marked.prefix import MarkPrefix
 from penstock.kinesis.write.event import NO_OBJECT, ChangeEvent
 from penstock.kinesis.write.undeliverable import UndeliverablePolicy
 from penstock.model.stream_position import History
@@ -22,45 +22,41 @@ MARK = MarkPrefix(History(1, {}), "0123456789ab")
 POSITION = "00000001.0000000000000064.000000000003"
 
 
-def policy(store: MemoryStore | None, prefix: MarkPrefix | None) -> UndeliverablePolicy:
+def policy(store: MemoryStore | None) -> UndeliverablePolicy:
     return UndeliverablePolicy(
         store=store,
         slot="slot",
         summary=Wal2Json().summary,
-        prefix=prefix,
         health=Health(),
         metrics=CaptureMetrics(),
         backoff=lambda attempt: 0.0,
     )
 
 
-def event(payload: bytes, fault: str | None = None) -> ChangeEvent:
-    return ChangeEvent(1, payload, "key", 0, 0x64, 2, 0.0, fault)
+def event(payload: bytes, mark: MarkPrefix | None = None, fault: str | None = None) -> ChangeEvent:
+    prefix = b"" if mark is None else mark.at(0x64, 2)
+    return ChangeEvent(1, payload, "key", 0, 0x64, 2, 0.0, fault, prefix=prefix)
 
 
-async def stand_in(store: MemoryStore, prefix: MarkPrefix | None, one: ChangeEvent) -> dict[str, object]:
-    replaced = await policy(store, prefix).stand_in(one)
+async def stand_in(store: MemoryStore, one: ChangeEvent) -> dict[str, object]:
+    replaced = await policy(store).stand_in(one)
     assert (replaced.fault, replaced.is_pointer) == (None, True)
-    assert replaced.record_size_bytes == len(replaced.payload) + len("key")
-    body: dict[str, object] = json.loads(replaced.payload)
+    assert replaced.record_size_bytes == len(replaced.data) + len("key")
+    body: dict[str, object] = json.loads(replaced.data)
     return body
 
 
 async def test_a_pointer_takes_the_place_of_a_payload() -> None:
     store = MemoryStore()
-    pointer = await stand_in(store, None, event(PAYLOAD))
+    pointer = await stand_in(store, event(PAYLOAD))
     assert list(store.stored.values()) == [PAYLOAD]
     assert (pointer["action"], pointer["table"], pointer.get("pos")) == ("Q", "t", None)
 
 
 async def test_in_a_marked_stream_the_pointer_has_the_position_and_the_payload_is_kept_without_it() -> None:
-    marked = MARK.put(PAYLOAD, 0x64, 2)
-    other = MarkPrefix(History(1, {}), "ba9876543210").put(PAYLOAD, 0x64, 2)
-    assert marked is not None
-    assert other is not None
     store = MemoryStore()
-    pointer = await stand_in(store, MARK, event(marked))
-    await stand_in(store, MARK, event(other))
+    pointer = await stand_in(store, event(PAYLOAD, MARK))
+    await stand_in(store, event(PAYLOAD, MarkPrefix(History(1, {}), "ba9876543210")))
     assert list(store.stored.values()) == [PAYLOAD], "the same file, whoever leads"
     assert (pointer["pos"], pointer["by"], pointer["action"]) == (POSITION, "0123456789ab", "Q")
     assert pointer["lsn"] == "0/64"
@@ -68,7 +64,7 @@ async def test_in_a_marked_stream_the_pointer_has_the_position_and_the_payload_i
 
 async def test_what_can_not_take_the_prefix_is_kept_as_it_is() -> None:
     store = MemoryStore()
-    pointer = await stand_in(store, MARK, event(BROKEN, NO_OBJECT))
+    pointer = await stand_in(store, event(BROKEN, MARK, NO_OBJECT))
     assert list(store.stored.values()) == [BROKEN]
     assert pointer["pos"] == POSITION
     quarantined = cast("dict[str, object]", pointer["quarantined"])
@@ -78,11 +74,6 @@ async def test_what_can_not_take_the_prefix_is_kept_as_it_is() -> None:
 
 @pytest.mark.parametrize(("payload", "fault"), [(PAYLOAD, None), (BROKEN, NO_OBJECT)])
 async def test_under_block_it_holds_its_key(payload: bytes, fault: str | None) -> None:
-    one = event(payload if fault else MARK.put(payload, 0x64, 2) or b"", fault)
-    blocked = await policy(None, MARK).stand_in(one)
+    blocked = await policy(None).stand_in(event(payload, MARK, fault))
     assert blocked.payload == b""
     assert blocked.fault == fault or blocked.fault == "too_large"
-
-
-def test_a_marked_payload_is_found_again() -> None:
-    assert unmarked(MARK.put(PAYLOAD, 1, 0) or b"") == PAYLOAD

@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.kinesis.aws.outcome import Entry
 from penstock.kinesis.marked.manifest import ShardRange, TableMark
 from penstock.kinesis.write.event import ChangeEvent
-from penstock.kinesis.write.marks import MOST_TABLES, Tally
+from penstock.kinesis.write.tally import MOST_TABLES, Records, Tally
 from penstock.lake.stream.parts import Part, together
 from penstock.model.relation import Relation
 from penstock.model.stream_position import History
@@ -19,9 +19,9 @@ def event(lsn: int, *, truncates: bool = False) -> ChangeEvent:
 
 def test_ranges_go_by_number_and_counts_add_up() -> None:
     one, other = Tally(), Tally()
-    one.add([event(5, truncates=True)], [Entry(shard="s0", sequence="99")])
-    one.add([event(6)], [Entry(shard="s1", sequence="7")])
-    other.add([event(7, truncates=True)], [Entry(shard="s0", sequence="100")])
+    one.add(Records.of([event(5, truncates=True)], [Entry(shard="s0", sequence="99")]))
+    one.add(Records.of([event(6)], [Entry(shard="s1", sequence="7")]))
+    other.add(Records.of([event(7, truncates=True)], [Entry(shard="s0", sequence="100")]))
     history = History(1, {})
     part = together([Part.of(one, history), Part.of(other, history)])
     assert part == Part(

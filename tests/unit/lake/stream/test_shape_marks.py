@@ -23,8 +23,8 @@ def say(stream: StreamInMemory, resolved: int) -> None:
     stream.put(stream.open_shard_of(KEY), encode(manifest), KEY)
 
 
-def last(stream: StreamInMemory, system: str = "7") -> int | None:
-    found = last_manifest(cast(StreamClient, stream), "orders", system)
+def last(stream: StreamInMemory, system: str = "7", known: int | None = None) -> int | None:
+    found = last_manifest(cast(StreamClient, stream), "orders", system, known)
     return None if found is None else found.resolved_position.commit_lsn
 
 
@@ -37,6 +37,16 @@ def test_a_leader_that_wakes_late_does_not_set_a_shape_back(rested: timedelta, s
     say(stream, 40)
     stream.pass_time(since)
     assert last(stream) == 100
+
+
+@pytest.mark.parametrize(("known", "found"), [(None, 50), (49, 50), (50, 100), (99, 100), (100, 100)])
+def test_one_that_speaks_on_and_on_is_seen_through_by_what_is_known(known: int | None, found: int) -> None:
+    stream = StreamInMemory()
+    say(stream, 100)
+    for _ in range(4):
+        stream.pass_time(timedelta(minutes=10))
+        say(stream, 50)
+    assert last(stream, known=known) == found
 
 
 def test_the_age_of_a_stream_costs_little() -> None:

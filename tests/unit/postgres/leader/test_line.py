@@ -20,6 +20,7 @@ from penstock.errors import (
     PluginOptionRefused,
     SlotBusy,
     SlotInvalid,
+    SlotMoved,
     SynchronousStandby,
     WalLevelTooLow,
 )
@@ -310,6 +311,53 @@ async def test_nobody_leads_whose_lock_another_session_does_not_see(
     server.answers[HOLDER] = holder
     with pytest.raises(LockLost, match=str(PID)):
         await line.vouch()
+
+
+SERVER_IS_WELL: dict[str, Answer | list[Answer]] = {
+    SERVER: ("logical", None),
+    SYNCHRONOUS: ("", "penstock capture s"),
+}
+MOVED = (*IDLE[:5], "0/900", *IDLE[6:])
+
+
+class TestSlotMovedMeanwhile:
+    """Somebody without the lock reads the slot while we wait for it, and confirms."""
+
+    @pytest.fixture(autouse=True)
+    def _well(self, server: Server) -> None:
+        server.answers |= SERVER_IS_WELL
+        server.starts = [SlotBusy("active"), Stream()]
+
+    async def start(self, line: LeaderLine) -> None:
+        await line.start_stream(Wal2Json(), {}, on_dropped=lambda _: None)
+        await line.vouch()
+
+    async def test_nobody_leads_from_where_the_slot_was(self, line: LeaderLine, server: Server) -> None:
+        server.answers[SLOT] = [IDLE, MOVED]
+        await line.take_lock()
+        await line.ensure_slot()
+        with pytest.raises(SlotMoved, match="'s' was moved from 0/100 to 0/900"):
+            await self.start(line)
+
+    async def test_what_was_read_first_counts(self, line: LeaderLine, server: Server) -> None:
+        """Shapes decide on an early look, and prepare for long before they make sure of the slot."""
+        server.answers[SLOT] = [IDLE, MOVED, MOVED]
+        await line.take_lock()
+        await line.read_slot()
+        await line.ensure_slot()
+        with pytest.raises(SlotMoved):
+            await self.start(line)
+
+    @pytest.mark.parametrize("looks", [[IDLE, READ], [None, IDLE, READ]], ids=["found", "made"])
+    async def test_one_that_stands_where_it_was_is_led_from(
+        self, line: LeaderLine, server: Server, looks: list[Answer]
+    ) -> None:
+        server.answers |= {"backend_xid": (0,), "pg_create_logical": ("0/100",)}
+        server.answers[SLOT] = looks
+        await line.take_lock()
+        await line.ensure_slot()
+        await self.start(line)
+        assert server.sessions[1].asked == [HOLDER, SLOT], "a session in COPY can't be asked"
 
 
 class TestKeptAwake:

@@ -115,6 +115,15 @@ def test_a_refusal_to_describe_the_stream(failed: Failed, level: Level, found: s
     assert found in finding.found
 
 
+@pytest.mark.parametrize("is_marked", [False, True])
+def test_the_rights_that_nobody_can_check_are_named(is_marked: bool) -> None:
+    settings = STREAM.model_copy(update={"marked_stream": is_marked})
+    refused = judge_refusal(settings, Failed("AccessDeniedException", "no", stream_fault=True))
+    for words in (refused.fix, judge_stream(settings, ACTIVE).fix):
+        assert "kinesis:PutRecords" in words
+        assert ("kinesis:PutRecord on the stream of the manifests" in words) is is_marked
+
+
 def test_many_tables_are_counted_not_listed() -> None:
     rules = TableRules(None, None, by_primary_key=False, fallback="lsn", numeric_as_string=True)
     tables = [

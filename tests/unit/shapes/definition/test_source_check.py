@@ -13,11 +13,17 @@ from penstock.finding import Level
 from penstock.kinesis.marked.manifest import ACTION, Manifest, encode, partition_key
 from penstock.kinesis.read.client import StreamClient
 from penstock.kinesis.read.marked_stream import MarkedStream, StreamAddress
+from penstock.model.relation import Relation
+from penstock.model.shape import Shape, ShapesFile
 from penstock.model.stream_position import StreamPosition
+from penstock.outside.source_findings import check_writer
+from penstock.postgres.timeline import ServerIdentity
 from penstock.settings.kinesis import MarkedStreamSettings
-from penstock.settings.loading import load_stream_source
+from penstock.settings.loading import load_shapes_settings, load_stream_source
+from penstock.shapes.app import Run, check_without_spark
 from penstock.shapes.definition import source_check
-from penstock.shapes.definition.source_check import check_source
+from penstock.shapes.definition.shapes_file import ShapeFileError
+from penstock.shapes.definition.source_check import check_names, check_source, shared_names
 from tests.stream_in_memory import StreamInMemory
 
 SLOT = "etl"
@@ -118,6 +124,68 @@ def test_manifests_have_to_reach_back_to_what_is_needed(
 
     assert manifests.level == level
     assert manifests.found.startswith(found)
+
+
+@pytest.mark.parametrize(
+    ("source", "storage", "is_refused"),
+    [
+        ("kinesis://changes?slot=orders", "kinesis://changes", True),
+        ("kinesis://changes?slot=orders", "kinesis://other", False),
+        ("kinesis://changes?slot=orders", "/lake", False),
+        ("kinesis://changes?slot=etl", "kinesis://changes", False),
+        ("kinesis://changes?slot=orders&marks=marks", "kinesis://changes", False),
+        ("kinesis://changes?slot=orders&marks=marks", "kinesis://other?marks=marks", True),
+        (
+            "kinesis://arn:aws:kinesis:eu-west-1:123456789012:stream/changes?slot=orders",
+            "kinesis://changes",
+            True,
+        ),
+    ],
+)
+def test_a_shape_is_not_called_as_the_slot_in_the_same_stream(
+    source: str, storage: str, is_refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    file = ShapesFile("shapes.toml", storage, (Shape("orders", Relation("public", "orders")),))
+    settings = load_stream_source(source)
+
+    lines = shared_names(file, source_check.address_of(settings))
+
+    assert [line.split(":")[0] for line in lines] == ["shapes.toml"] * is_refused
+    assert all("shape orders has the name of the slot" in line for line in lines)
+    assert [(each.level, each.subject) for each in check_names(file, settings)] == [
+        (Level.FAIL, "shapes")
+    ] * is_refused
+    assert shared_names(file, None) == []
+
+
+def test_it_is_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    file = ShapesFile("shapes.toml", "kinesis://changes", (Shape("etl", Relation("public", "orders")),))
+    run = Run("local", {}, stream=StreamAddress("changes", "changes", SLOT, "eu-west-1"))
+    with pytest.raises(ShapeFileError, match="shape etl has the name of the slot"):
+        check_without_spark(load_shapes_settings({}, dotenv=None), file, run)
+
+
+@pytest.mark.parametrize(
+    ("system", "passed", "expected"),
+    [
+        ("7", timedelta(), []),
+        ("8", timedelta(), [(Level.FAIL, "the stream has manifests of system 7, and the server is 8")]),
+        ("7", timedelta(hours=1), [(Level.WARN, "no manifest has come into marks for at least 120 s")]),
+        (None, timedelta(), []),
+    ],
+)
+def test_who_writes_it_is_this_server_s_capture(
+    system: str | None, passed: timedelta, expected: list[tuple[Level, str]]
+) -> None:
+    read = address(DAY, WEEK)
+    for stream in read.streams.values():
+        stream.pass_time(passed)
+    server = None if system is None else ServerIdentity(system, 1, {})
+    found = check_writer(read, server, 60.0)
+    assert [(each.level, each.found) for each in found] == expected
+    assert all(each.subject == "manifests" and each.fix for each in found)
 
 
 def test_what_can_not_be_told_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

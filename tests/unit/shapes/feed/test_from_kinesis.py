@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,7 +13,8 @@ import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from penstock.kinesis.marked.manifest import Manifest
+from penstock.kinesis.marked.manifest import Manifest, TableMark
+from penstock.kinesis.read import chain
 from penstock.kinesis.read.chain import Chain
 from penstock.kinesis.read.errors import StreamReadError
 from penstock.kinesis.read.manifest_log import Arrived, Place
@@ -39,16 +40,18 @@ START = 100
 FIRST = History(1, {})
 
 
-def manifest(since: int, resolved: int, *, timeline: int = 1) -> Manifest:
+def manifest(since: int, resolved: int, *, timeline: int = 1, touched: Relation | None = None) -> Manifest:
     positions = [str(StreamPosition(timeline, lsn)) for lsn in (since, resolved)]
-    return Manifest("R", "7", "slot", "0" * 12, positions[0], positions[1], 0, 0, {}, {})
+    tables = {} if touched is None else {str(touched): TableMark(1, None)}
+    return Manifest("R", "7", "slot", "0" * 12, positions[0], positions[1], len(tables), 0, {}, tables)
 
 
 class Stream:
-    """Gives what it is told, a list a call."""
+    """Gives what it is told, a list a call. Manifests come `every`."""
 
-    def __init__(self, *calls: Sequence[Manifest]) -> None:
+    def __init__(self, *calls: Sequence[Manifest], every: timedelta) -> None:
         self.calls = list(calls)
+        self.every = every
         self.place = 0
         self.empty_calls = 0
 
@@ -59,12 +62,18 @@ class Stream:
         found = []
         for each in self.calls.pop(0):
             self.place += 1
-            found.append(Arrived(Place("shard", self.place), each, NOW))
+            found.append(Arrived(Place("shard", self.place), each, NOW + self.place * self.every))
         return found
 
 
 class Desk:
-    def __init__(self, *calls: Sequence[Manifest], history: History = FIRST, ahead: int = START) -> None:
+    def __init__(
+        self,
+        *calls: Sequence[Manifest],
+        history: History = FIRST,
+        ahead: int = START,
+        every: timedelta = timedelta(),
+    ) -> None:
         held = Held()
         self.ledger = StreamLedger(
             held=held,
@@ -76,7 +85,9 @@ class Desk:
         self.ledger.add("a", interval_s=0.0, held=whole(START - 1), now=0.0)
         self.ledger.add("b", interval_s=0.0, held=whole(ahead - 1), now=0.0)
         self.noted: list[SnapshotAgain] = []
-        self.stream = Stream(*calls)
+        self.noted_at = 0
+        """So many manifests were read then."""
+        self.stream = Stream(*calls, every=every)
         self.feed = KinesisFeed(
             cast(MarkedStream, self.stream),
             Chain(slot="slot", system="7", applied=str(StreamPosition(1, START)), place=None),
@@ -90,6 +101,7 @@ class Desk:
 
     async def note(self, again: Sequence[SnapshotAgain]) -> None:
         self.noted += again
+        self.noted_at = self.stream.place
         for each in again:
             self.ledger.noted(each.shape)
 
@@ -183,6 +195,60 @@ def test_a_gap_shows_though_manifests_never_cease(monkeypatch: pytest.MonkeyPatc
     assert {again.shape for again in desk.noted} == {"a", "b"}
     assert len(desk.noted) == 2
     assert desk.feed.received_lsn > 120
+
+
+def test_a_gap_before_a_whole_stream_is_said_before_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the start all of it is there; the end of it may be a day away, and nothing in it closes the gap."""
+    monkeypatch.setattr(from_kinesis, "AT_ONCE", 1)
+    monkeypatch.setattr(chain, "MOST_HELD", 10)
+    desk = Desk(*([manifest(lsn, lsn + 1)] for lsn in range(200, 300)))
+    desk.run()
+    assert [again.shape for again in desk.noted] == ["a", "b"]
+    assert desk.noted_at == 11
+    assert desk.feed.received_lsn == 300
+
+
+def test_a_gap_at_the_start_shows_before_the_whole_stream_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else all manifests of a stream would be held back first, which may be days of them."""
+    monkeypatch.setattr(from_kinesis, "AT_ONCE", 3)
+    calls = [[manifest(lsn + step, lsn + step + 1) for step in range(3)] for lsn in range(200, 290, 3)]
+    desk = Desk(*calls, every=timedelta(seconds=31))
+    left: list[int] = []
+    lost = desk.ledger.lost
+
+    def note_lost(*arguments: Any) -> list[SnapshotAgain]:
+        left.append(len(desk.stream.calls))
+        return lost(*arguments)
+
+    monkeypatch.setattr(desk.ledger, "lost", note_lost)
+    desk.run()
+    assert left == [len(calls) - 1]
+    assert desk.feed.received_lsn == 290
+
+
+def test_one_that_is_late_by_less_than_the_patience_is_waited_for_in_old_streams_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(from_kinesis, "AT_ONCE", 2)
+    late = [[manifest(100, 110), manifest(120, 130)], [manifest(130, 140), manifest(110, 120)]]
+    desk = Desk(*late, every=timedelta(seconds=29))
+    desk.run()
+    assert desk.noted == []
+    assert desk.feed.received_lsn == 140
+
+
+@pytest.mark.parametrize("leaps", [False, True])
+def test_what_was_held_back_is_as_old_as_its_manifest(leaps: bool) -> None:
+    """The alarm before retention ends counts from there."""
+    hour = timedelta(hours=1)
+    first = [] if leaps else [manifest(110, 120), manifest(100, 110)]
+    desk = Desk([manifest(120, 130, touched=A), manifest(130, 140, touched=A), *first], every=hour)
+    desk.ledger.snapshot_again("b", 0.0)
+    if leaps:
+        desk.ledger.skip("a", whole(119))
+    desk.run()
+    assert desk.ledger.backlog.oldest_needed(whole(119)) == NOW + hour
+    assert desk.ledger.backlog.oldest_needed(whole(139)) is None
 
 
 def test_a_timeline_that_the_server_does_not_have_is_an_error() -> None:

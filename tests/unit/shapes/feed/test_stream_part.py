@@ -39,6 +39,11 @@ def test_a_part_takes_its_own_tables_behind_what_is_held() -> None:
     assert part(A).behind(whole(5)).after == whole(10)
 
 
+def test_a_part_of_a_block_ends_where_it_is_told() -> None:
+    found = part(A).select(batch(("public.a", "I", 99), ("public.a", "I", 100), ("public.a", "Q", 101)))
+    assert found["tx_offset"].to_pylist() == [99]
+
+
 def test_a_change_that_is_not_there_has_to_be_copied() -> None:
     with pytest.raises(RecordsUnusable, match="in quarantine"):
         part(A).select(batch(("public.a", "Q", 11)))

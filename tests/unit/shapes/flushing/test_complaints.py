@@ -5,7 +5,8 @@ import math
 import pytest
 
 from penstock.model.log_offset import BEFORE_ALL, LogOffset
-from penstock.shapes.flushing.complaints import complaints, failing_holder
+from penstock.postgres.slot.state import SlotState
+from penstock.shapes.flushing.complaints import complaints, failing_holder, slot_holder
 from penstock.shapes.pace.flush_tracker import Stalled
 from penstock.shapes.pace.shape_plan import ShapeState, ShapeStatus, StalledShape
 
@@ -50,6 +51,34 @@ def test_a_copy_that_holds_a_log_is_named_before_it_is_full(
     found = complaints([], behind, log_is_full=False, stall_s=60.0, log_is_half_full=half_full, copied=copied)
     assert list(found) == (["copied"] if is_named else [])
     assert all("the log is half full, and shape copied holds it: its copy" in said for said in found.values())
+
+
+GB = 1 << 30
+LEFT = SlotState("left", "logical", "wal2json", "db", False, None, 3, 2, "reserved", None, "db", 3 * GB)
+
+
+def test_who_holds_a_slot_that_was_left_behind_is_named_with_what_it_keeps() -> None:
+    found = slot_holder(LEFT, [Stalled("slow", 60.0, AT), Stalled("other", 900.0, AT)], stall_s=60.0)
+    assert list(found) == ["slow"]
+    assert "slot left, which was left behind, keeps 3.0 GB of WAL" in found["slow"]
+    assert f"no further than shape slow, which is at {AT}" in found["slow"]
+    assert "pg_drop_replication_slot('left')" in found["slow"]
+
+
+@pytest.mark.parametrize(
+    ("slot", "behind"),
+    [
+        (None, [Stalled("slow", 60.0, AT)]),
+        (LEFT._replace(retained_bytes=GB - 1), [Stalled("slow", 60.0, AT)]),
+        (LEFT._replace(retained_bytes=None), [Stalled("slow", 60.0, AT)]),
+        (LEFT, [Stalled("moves", 59.0, AT)]),
+        (LEFT, []),
+    ],
+)
+def test_a_slot_that_keeps_little_or_is_moved_along_is_not_worth_a_word(
+    slot: SlotState | None, behind: list[Stalled]
+) -> None:
+    assert slot_holder(slot, behind, stall_s=60.0) == {}
 
 
 def test_nobody_else_is_blamed_while_the_holder_moves() -> None:

@@ -26,6 +26,10 @@ NOT_COMPARED = ShapeResult("orders", problem="it has no snapshot yet")
         (TOO_MANY, "not all compared", exit_codes.BAD_INPUT),
         (NOT_COMPARED, "not compared", exit_codes.BAD_INPUT),
         (ShapeResult("orders", Counts(3, 2), counted=True, untold=1), "equal", exit_codes.OK),
+        (ShapeResult("orders", Counts(3, 0), told=1, untold=3), "equal", exit_codes.OK),
+        (ShapeResult("orders", Counts(3, 0), told=0, untold=3), "nothing told", exit_codes.OK),
+        (ShapeResult("orders", Counts(0, 0), told=0), "equal", exit_codes.OK),
+        (ShapeResult("orders", told=0, untold=3, problem="why"), "not compared", exit_codes.BAD_INPUT),
     ],
 )
 def test_a_shape(result: ShapeResult, word: str, code: int) -> None:
@@ -52,6 +56,7 @@ def test_every_reservation_is_said() -> None:
         changing=1_000,
         unchecked=2_000,
         untold=3_000,
+        told_behind="0/16 of timeline 1",
         counted=True,
         behind_bytes=4_000,
         left_out=("note", "price"),
@@ -65,6 +70,7 @@ def test_every_reservation_is_said() -> None:
         "2,000 more keys differed at first and were too many to look at again",
         "it has no key",
         "3,000 rows of Postgres are not in the stream",
+        "its stream has a GAP before 0/16 of timeline 1",
         "not compared, because Postgres has dropped them",
     ]
     assert list(EQUAL.notes()) == []

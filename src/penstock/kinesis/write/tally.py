@@ -1,0 +1,217 @@
+"""Tally: what a manifest says of accepted records, in a size that doesn't grow with their number."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol, Self
+
+from penstock.kinesis.aws.outcome import Entry
+from penstock.kinesis.marked.manifest import ShardRange, TableMark
+from penstock.model.relation import Relation
+from penstock.model.stream_position import History, StreamPosition, operation
+
+MOST_TABLES: Final = 200
+"""So many tables are listed in a manifest; more are `*`."""
+
+
+class MarkableRecord(Protocol):
+    """What a manifest has to know of a record."""
+
+    @property
+    def record_size_bytes(self) -> int:
+        """What Kinesis counts."""
+
+    @property
+    def commit_lsn(self) -> int:
+        """Its transaction."""
+
+    @property
+    def op_offset(self) -> int:
+        """Its place in that."""
+
+    @property
+    def relation(self) -> Relation | None:
+        """The table of a change; None for others."""
+
+    @property
+    def truncates(self) -> bool:
+        """Whether it is a truncate."""
+
+
+class Truncate(NamedTuple):
+    """A truncate among some records."""
+
+    commit_lsn: int
+    op_offset: int
+    relation: Relation
+
+
+class Records(NamedTuple):
+    """Accepted records, a list for each thing that a manifest has to know of them.
+
+    No payload, which is bounded by those who still have to send it; and no object for each record, since this
+    is the path of every change.
+    """
+
+    places: list[int]
+    """Commit LSNs."""
+    sizes: list[int]
+    tables: list[Relation | None]
+    entries: Sequence[Entry]
+    """Where they are."""
+    truncates: list[Truncate]
+    """Those of them that are some, in any order."""
+
+    @classmethod
+    def of(cls, events: Sequence[MarkableRecord], entries: Sequence[Entry]) -> Self:
+        """These events were accepted there."""
+        assert len(events) == len(entries), "an entry for each event"
+        truncating = [event for event in events if event.truncates]
+        return cls(
+            [event.commit_lsn for event in events],
+            [event.record_size_bytes for event in events],
+            [event.relation for event in events],
+            entries,
+            [
+                Truncate(event.commit_lsn, event.op_offset, event.relation)
+                for event in truncating
+                if event.relation is not None
+            ],
+        )
+
+    def by_transaction(self) -> Self:
+        """The same, in the order of their transactions."""
+        places = self.places
+        ascending = sorted(places)
+        if ascending == places:
+            return self
+        order = sorted(range(len(places)), key=places.__getitem__)
+        return self._replace(
+            places=ascending,
+            sizes=[self.sizes[at] for at in order],
+            tables=[self.tables[at] for at in order],
+            entries=[self.entries[at] for at in order],
+        )
+
+    def part(self, start: int, end: int) -> Self:
+        """Some of them. They stand in the order of their transactions, and none of these is torn."""
+        places = self.places[start:end]
+        return self._replace(
+            places=places,
+            sizes=self.sizes[start:end],
+            tables=self.tables[start:end],
+            entries=self.entries[start:end],
+            truncates=[
+                each for each in self.truncates if places and places[0] <= each.commit_lsn <= places[-1]
+            ],
+        )
+
+
+class _Range:
+    """Where records stand in a shard. Sequence numbers have varying lengths, and compare by value."""
+
+    __slots__ = ("count", "first", "last")
+
+    def __init__(self, number: str) -> None:
+        self.first = self.last = number
+        self.count = 0
+
+    def include(self, number: str) -> None:
+        """One of the records stands there."""
+        if _is_above(number, self.last):
+            self.last = number
+        elif _is_above(self.first, number):
+            self.first = number
+
+
+def _is_above(one: str, other: str) -> bool:
+    return one > other if len(one) == len(other) else len(one) > len(other)
+
+
+class Tally:
+    """Counts of accepted records, and where they stand."""
+
+    __slots__ = ("_shards", "_tables", "_truncated", "records", "size_bytes")
+
+    def __init__(self) -> None:
+        self.records = self.size_bytes = 0
+        self._shards: dict[str, _Range] = {}
+        self._tables: dict[Relation, int] = {}
+        """Changes."""
+        self._truncated: dict[Relation, tuple[int, int]] = {}
+        """(commit LSN, op_offset) of the last truncate."""
+
+    def add(self, some: Records) -> None:
+        """These were accepted, too."""
+        # In passes that the interpreter makes by itself: this is the path of every change.
+        tables = some.tables
+        self.records += len(tables)
+        self.size_bytes += sum(some.sizes)
+        # Mostly one table, and one object for it: that costs less than to hash each of them.
+        if tables and tables.count(tables[0]) == len(tables):
+            self._count(tables[0], len(tables))
+        else:
+            for table, count in Counter(tables).items():
+                self._count(table, count)
+        for each in some.truncates:
+            self._truncate(each.relation, (each.commit_lsn, each.op_offset))
+        numbers: defaultdict[str, list[str]] = defaultdict(list)
+        for entry in some.entries:
+            numbers[entry.shard].append(entry.sequence)
+        for shard, its_own in numbers.items():
+            self._place(shard, its_own)
+
+    def _place(self, shard: str, numbers: list[str]) -> None:
+        # By text, and then, as sorting is stable, by length: by value. They mostly ascend, so both are quick.
+        numbers.sort()
+        numbers.sort(key=len)
+        known = self._shards.setdefault(shard, _Range(numbers[0]))
+        known.count += len(numbers)
+        known.include(numbers[0])
+        known.include(numbers[-1])
+
+    def _count(self, table: Relation | None, changes: int) -> None:
+        if table is not None:
+            self._tables[table] = self._tables.get(table, 0) + changes
+
+    def merge(self, other: Tally) -> None:
+        """Take over what another one knows."""
+        self.records += other.records
+        self.size_bytes += other.size_bytes
+        for name, shard in other._shards.items():
+            mine = self._shards.setdefault(name, _Range(shard.first))
+            mine.count += shard.count
+            mine.include(shard.first)
+            mine.include(shard.last)
+        for relation, count in other._tables.items():
+            self._count(relation, count)
+        for relation, at in other._truncated.items():
+            self._truncate(relation, at)
+
+    def _truncate(self, relation: Relation, at: tuple[int, int]) -> None:
+        self._truncated[relation] = max(at, self._truncated.get(relation, at))
+
+    def shards(self) -> dict[str, ShardRange]:
+        """For a manifest."""
+        return {
+            name: ShardRange(shard.first, shard.last, shard.count)
+            for name, shard in sorted(self._shards.items())
+        }
+
+    def tables(self, history: History) -> dict[str, TableMark] | str:
+        """For a manifest."""
+        if len(self._tables) > MOST_TABLES:
+            return "*"
+        return {
+            str(relation): TableMark(count, self._last_truncate(relation, history))
+            for relation, count in sorted(self._tables.items())
+        }
+
+    def _last_truncate(self, relation: Relation, history: History) -> str | None:
+        at = self._truncated.get(relation)
+        return None if at is None else _position(history, *at)
+
+
+def _position(history: History, commit_lsn: int, op_offset: int) -> str:
+    return str(StreamPosition(history.of_record(commit_lsn), commit_lsn, operation(op_offset)))
