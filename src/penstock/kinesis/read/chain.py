@@ -72,7 +72,7 @@ class Chain(Generic[P]):
         return StreamGap(
             f"GAP: manifests are missing in the stream. Applied is everything up to {_shown(self.applied)},"
             f" and the next manifest begins at {_shown(first)}: changes between them, if there were any, are"
-            " lost. Fix: begin again, with a new snapshot of what is kept downstream"
+            f" lost. {_begin_again(first)}"
         )
 
     @property
@@ -91,7 +91,7 @@ class Chain(Generic[P]):
             raise StreamReadError(
                 f"the stream has manifests of system {manifest.system} under the slot {self._slot}; this"
                 f" reader is bound to system {self.system}: another server, or one made by initdb, a dump or"
-                " pg_upgrade. Fix: begin again, with a new snapshot of what is kept downstream"
+                f" pg_upgrade. {_begin_again(manifest.since)}"
             )
         if self.applied is None:
             self.applied = manifest.since
@@ -133,7 +133,7 @@ class Chain(Generic[P]):
             raise HistoryLost(
                 f"what was applied up to {_shown(self.applied)} never happened in the history of"
                 f" {manifest.resolved_position.described()}: a standby was promoted that had not all of it."
-                " Fix: begin again, with a new snapshot of what is kept downstream"
+                f" {_begin_again(manifest.since)}"
             )
 
 
@@ -156,3 +156,10 @@ def denies(later: Manifest, position: str) -> bool:
 
 def _shown(position: str) -> str:
     return StreamPosition.parse(position).described()
+
+
+def _begin_again(position: str) -> str:
+    return (
+        "Fix: begin again, with a new snapshot of what is kept downstream (a query of Spark's: with a new"
+        f' checkpoint and .option("startingPosition", "{position}"))'
+    )
