@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from penstock.capture.ack import AckTracker
 from penstock.capture.commit_times import CommitTimes
-from penstock.kinesis.marked.prefix import PREFIX_BYTES, MarkPrefix
+from penstock.kinesis.marked.prefix import INVALID, OPENING, PAGE, PREFIX_BYTES, MarkPrefix, validate
 from penstock.kinesis.write.event import NO_OBJECT, ChangeEvent
 from penstock.kinesis.write.partition_key import KeyedRelation, PartitionKeys, UnknownRelation
 from penstock.model.change import Action, Boundary, Change
@@ -17,6 +17,9 @@ from penstock.postgres.stream.walk import FrameWalk
 
 _TRUNCATE: Final = Action.TRUNCATE
 """By a name of its own: an enum's member is slow to find, and every change of a marked stream is asked."""
+
+_MORE_BYTES: Final = PREFIX_BYTES - 1
+"""A prefix takes the place of a brace."""
 
 
 class Batch(NamedTuple):
@@ -102,13 +105,10 @@ class Intake:
         self.totals.changes += 1
         if self._prefix is None:
             self._add(change.payload, key, change.commit_lsn, change.op_offset, self._safe_lsn)
-            return True
-        # Only manifests ask for the table.
-        relation = self._scanner.relation or self._keys.relation(change.payload)
-        truncates = change.action is _TRUNCATE
-        self._add(
-            change.payload, key, change.commit_lsn, change.op_offset, self._safe_lsn, relation, truncates
-        )
+        else:
+            # Only manifests ask for the table.
+            relation = self._scanner.relation or self._keys.relation(change.payload)
+            self._add_marked(change, key, self._safe_lsn, relation, self._prefix)
         return True
 
     def begin(self, begin: Boundary) -> None:
@@ -132,7 +132,12 @@ class Intake:
 
     def _add_boundary(self, boundary: Boundary, op_offset: int, safe_lsn: int) -> None:
         key = self._keys.fallback(boundary.wal_start)
-        self._add(boundary.payload, key, boundary.commit_lsn, op_offset, safe_lsn)
+        payload, commit_lsn = boundary.payload, boundary.commit_lsn
+        if self._prefix is None:
+            self._add(payload, key, commit_lsn, op_offset, safe_lsn)
+        else:
+            record = Change(boundary.action, payload, boundary.wal_start, commit_lsn, op_offset)
+            self._add_marked(record, key, safe_lsn, None, self._prefix)
 
     def _add(
         self,
@@ -141,21 +146,36 @@ class Intake:
         commit_lsn: int,
         op_offset: int,
         safe_lsn: int,
-        relation: Relation | None = None,
-        truncates: bool = False,
     ) -> None:
-        prefix, fault = b"", None
         size = len(payload) + (len(key) if key.isascii() else len(key.encode()))
-        if self._prefix is not None:
-            found = self._prefix.of(payload, commit_lsn, op_offset)
-            if found is None:
-                found, fault = self._prefix.at(commit_lsn, op_offset), NO_OBJECT
-            prefix = found
-            size += PREFIX_BYTES - 1
         self.totals.bytes += size
         ack_id = self._tracker.register(safe_lsn)
+        event = ChangeEvent(ack_id, payload, key, size, commit_lsn, op_offset, self._now)
+        self.room -= 1
+        if size > self._max_event_bytes:
+            self._unfit, self.room = event, 0
+        else:
+            self._events.append(event)
+
+    def _add_marked(
+        self, change: Change, key: str, safe_lsn: int, relation: Relation | None, mark: MarkPrefix
+    ) -> None:
+        # `takes_prefix`, `mark.at` and `_add`, written out: this is the path of every change.
+        payload, commit_lsn, op_offset = change.payload, change.commit_lsn, change.op_offset
+        fault = None
+        try:
+            validate(payload)
+        except INVALID:
+            fault = NO_OBJECT
+        if change.action is None and not payload.startswith(OPENING):
+            fault = NO_OBJECT
+        line = op_offset - mark.page_at
+        if commit_lsn != mark.commit_lsn or not 0 <= line < PAGE:
+            line = mark.turn_to(commit_lsn, op_offset)
+        size = len(payload) + (len(key) if key.isascii() else len(key.encode())) + _MORE_BYTES
+        self.totals.bytes += size
         event = ChangeEvent(
-            ack_id,
+            self._tracker.register(safe_lsn),
             payload,
             key,
             size,
@@ -165,8 +185,8 @@ class Intake:
             fault,
             False,
             relation,
-            truncates,
-            prefix,
+            change.action is _TRUNCATE,
+            mark.head + mark.endings[line],
         )
         self.room -= 1
         if size > self._max_event_bytes or fault is not None:
