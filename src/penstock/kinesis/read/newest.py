@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Final
 
 from penstock.kinesis.marked.manifest import Manifest
 from penstock.kinesis.read.manifest_log import Place
 from penstock.kinesis.read.marked_plan import MarkedOffset
-
-_TELLING_PARTS: Final = 2
-"""So many parts of `ManifestLog.backwards` reach back further than any writer is silent."""
 
 
 class Newest:
@@ -24,12 +20,9 @@ class Newest:
        another only after the first was answered or given up, and when it has made sure that it leads. So
        everything that Postgres was told of before is at or below the first one's end, and everything since
        is in these parts.
-    3. A shape whose storage is a stream names another `by` in each manifest. There the parts tell: two of
-       them reach back by twelve minutes, and whoever writes says where it is within ten (a shape at rest),
-       or ten seconds (capture). So two manifests in two parts or more prove as much.
-    4. If all that is left of a stream proves nothing, its highest manifest is as good as any. If that is
+    3. If all that is left of a stream proves nothing, its highest manifest is as good as any. If that is
        wrong, a reader that begins there finds a gap, and says so.
-    5. A server that is no longer the one that writes doesn't count.
+    4. A server that is no longer the one that writes doesn't count.
     """
 
     def __init__(self) -> None:
@@ -37,7 +30,6 @@ class Newest:
         """The last manifest's place and system."""
         self._highest: dict[str, Manifest] = {}
         self._told_by: Counter[tuple[str, str]] = Counter()
-        self._parts = 0
 
     @property
     def is_certain(self) -> bool:
@@ -45,8 +37,7 @@ class Newest:
         if self._last is None:
             return False
         _, ours = self._last
-        told = [count for (system, _), count in self._told_by.items() if system == ours]
-        return any(count > 1 for count in told) or (len(told) > 1 and self._parts >= _TELLING_PARTS)
+        return any(count > 1 for (system, _), count in self._told_by.items() if system == ours)
 
     @property
     def manifest(self) -> Manifest | None:
@@ -64,7 +55,6 @@ class Newest:
 
     def take(self, part: Iterable[tuple[Place, Manifest]]) -> None:
         """The next part, further back than all before."""
-        self._parts += 1
         last: tuple[Place, str] | None = None
         for place, manifest in part:
             system = manifest.system
