@@ -110,6 +110,15 @@ def test_a_role_that_may_not_read(file: ShapesFile, fault_proxy: FaultProxy) -> 
     assert "kinesis:GetRecords" in positions.fix
 
 
+def test_a_role_that_may_not_describe_is_told_what_a_flush_needs(
+    file: ShapesFile, fault_proxy: FaultProxy
+) -> None:
+    fault_proxy.inject(Answer(ACCESS_DENIED), operation="DescribeStreamSummary")
+    stream, *_ = check(file)
+    assert (stream.level, stream.subject) == (WARN, "stream")
+    assert "kinesis:PutRecords, and kinesis:PutRecord on the stream of the manifests" in stream.fix
+
+
 def test_a_region_that_nobody_names(file: ShapesFile, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
         monkeypatch.delenv(name, raising=False)

@@ -39,6 +39,7 @@ def check_stream_storage(
         stream=place.stream,
         endpoint_url=place.endpoint_url,
         max_record_bytes=max_record_bytes,
+        marked_stream=True,
     )
     found = [check_stream(settings, named_by=_STORAGE)]
     if url.marks_stream != place.stream:
