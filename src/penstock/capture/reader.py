@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from penstock.capture.intake import Batch, Intake
 from penstock.capture.queue import InflightEventQueue
@@ -63,12 +63,26 @@ class Reader:
                     await self._wait_for_window()
 
     async def _hand_over(self, taken: Batch) -> None:
-        if taken.events:
+        if taken.has_faults:
+            await self._put_with_faults(taken.events)
+        elif taken.events:
             await self._queue.put_many(taken.events)
         if taken.unfit is not None:
             await self._queue.put(await self._stand_in(taken.unfit))
         if taken.unknown is not None:
             await self._learn(taken.unknown)
+
+    async def _put_with_faults(self, events: Sequence[ChangeEvent]) -> None:
+        """In their order, with stand-ins for those that can't be sent."""
+        sound: list[ChangeEvent] = []
+        for event in events:
+            if event.fault is None:
+                sound.append(event)
+                continue
+            await self._queue.put_many(sound)
+            sound = []
+            await self._queue.put(await self._stand_in(event))
+        await self._queue.put_many(sound)
 
     async def _learn(self, keyed: KeyedRelation) -> None:
         self._keys.learn(keyed, await self._key_indexes(keyed.relation))

@@ -103,7 +103,7 @@ def test_a_change_becomes_an_event_with_its_position_key_and_payload_untouched()
     assert offsets(taken.events) == [LogOffset(100, 0), LogOffset(100, 2)]
     assert (first.ack_id, second.ack_id) == (1, 2)
     assert (first.fault, first.is_pointer) == (None, False)
-    assert taken[1:] == (4, None, None)
+    assert taken[1:] == (4, None, None, False)
 
 
 def test_when_a_transaction_was_committed_is_kept_until_it_is_delivered() -> None:
@@ -343,9 +343,17 @@ def test_what_is_no_object_is_unfit_for_a_marked_stream() -> None:
 
     taken = some.take(boundary("B", 100, 110), xlogdata(broken), xlogdata(row(8)))
 
-    assert taken.events == []
-    assert taken.unfit is not None
-    assert (taken.unfit.payload, taken.unfit.fault, taken.next_frame) == (broken, NO_OBJECT, 2)
+    assert [event.payload for event in taken.events] == [broken, row(8)]
+    assert [event.fault for event in taken.events] == [NO_OBJECT, None]
+    assert (taken.has_faults, taken.next_frame) == (True, 3)
+    assert not some.take(xlogdata(row(9))).has_faults
+
+
+def test_what_is_json_but_no_object_is_unfit_too() -> None:
+    some = parts(prefix=MARK)
+    taken = some.take(boundary("B", 100, 110), xlogdata(b"[7]"), xlogdata(row(8)))
+    assert [event.fault for event in taken.events] == [NO_OBJECT, None]
+    assert taken.has_faults
 
 
 def test_a_table_whose_name_is_no_utf_8_goes_into_a_marked_stream_without_one() -> None:

@@ -12,11 +12,13 @@ from penstock.capture.intake import Intake
 from penstock.capture.queue import InflightEventQueue
 from penstock.capture.reader import Reader
 from penstock.decoding.wal2json import Wal2Json
+from penstock.kinesis.marked.prefix import MarkPrefix
 from penstock.kinesis.write.event import ChangeEvent
 from penstock.kinesis.write.partition_key import Fallback, PartitionKeys
 from penstock.model.key_indexes import KeyIndexes
 from penstock.model.lsn import format_lsn
 from penstock.model.relation import Relation
+from penstock.model.stream_position import History
 from penstock.postgres.leader.answering import Answering
 from penstock.postgres.leader.freshness import Freshness
 from penstock.postgres.stream.feedback import Feedback
@@ -46,7 +48,7 @@ class Line:
 class Site:
     """A reader over such a line."""
 
-    def __init__(self, line: Line, *, by_primary_key: bool = False) -> None:
+    def __init__(self, line: Line, *, by_primary_key: bool = False, prefix: MarkPrefix | None = None) -> None:
         self.line = line
         self.tracker = AckTracker()
         self.queue = InflightEventQueue(max_messages=100, max_bytes=100_000)
@@ -66,6 +68,7 @@ class Site:
                 publish_transactions=False,
                 max_event_bytes=MAX_EVENT_BYTES,
                 window=WINDOW,
+                prefix=prefix,
             ),
             queue=self.queue,
             keys=keys,
@@ -168,6 +171,19 @@ async def test_an_event_that_is_too_large_is_replaced_in_its_place() -> None:
     assert [event.ack_id for event in events] == sorted(event.ack_id for event in events)
     assert len(site.replaced) == 1
     assert site.replaced[0] > MAX_EVENT_BYTES
+
+
+async def test_events_that_take_no_prefix_are_replaced_in_their_places() -> None:
+    """A type's name with a quote in it breaks wal2json's JSON."""
+    begin, *rows, commit = transaction(100, "a", "b", "c", "d")
+    broken = [row.replace(b'"type":"text","value"', b'"type":""T"","value"') for row in rows]
+    line = Line([begin, rows[0], broken[1], broken[2], rows[3], commit])
+    site = Site(line, prefix=MarkPrefix(History(1, {}), "0123456789ab"))
+    async with site.reading():
+        await settle()
+        events = site.queued()
+    assert [event.payload == b"pointer" for event in events] == [False, True, True, False]
+    assert [event.ack_id for event in events] == [1, 2, 3, 4]
 
 
 async def test_a_relation_is_asked_for_once_and_holds_nothing_back() -> None:
