@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from penstock.capture.ack import AckTracker
 from penstock.capture.commit_times import CommitTimes
-from penstock.kinesis.marked.prefix import INVALID, PAGE, PREFIX_BYTES, MarkPrefix, takes_prefix, validate
+from penstock.kinesis.marked.prefix import INVALID, PREFIX_BYTES, MarkPrefix, takes_prefix, validate
 from penstock.kinesis.write.event import NO_OBJECT, ChangeEvent
 from penstock.kinesis.write.partition_key import KeyedRelation, PartitionKeys, UnknownRelation
 from penstock.model.change import Action, Boundary, Change
@@ -17,10 +17,7 @@ from penstock.model.relation import Relation
 from penstock.postgres.stream.walk import FrameWalk
 
 _TRUNCATE: Final = Action.TRUNCATE
-"""By a name of its own: an enum's member is slow to find, and every change of a marked stream is asked."""
-
-_MORE_BYTES: Final = PREFIX_BYTES - 1
-"""A prefix takes the place of a brace."""
+"""By a name of its own: an enum's member is slow to find, and every change is asked."""
 
 
 class Batch(NamedTuple):
@@ -75,6 +72,8 @@ class Intake:
         self.window = window
         """How many entries the AckTracker may have."""
         self._prefix = prefix
+        self._prefix_bytes = 0 if prefix is None else PREFIX_BYTES - 1
+        """It takes the place of a brace."""
         self._events: list[ChangeEvent] = []
         self._unknown: KeyedRelation | None = None
         self._unfit: ChangeEvent | None = None
@@ -100,7 +99,7 @@ class Intake:
         self._now = now
         self._is_odd = False
         next_frame = self._walk.take(frames, start, self)
-        has_faults = self._prefix is not None and self._find_faults()
+        has_faults = self._prefix is not None and self._mark(self._prefix)
         return Batch(self._events, next_frame, self._unknown, self._unfit, has_faults)
 
     def change(self, change: Change) -> bool:
@@ -111,12 +110,22 @@ class Intake:
             self._unknown = unknown.relation
             return False
         self.totals.changes += 1
-        if self._prefix is None:
-            self._add(change.payload, key, change.commit_lsn, change.op_offset, self._safe_lsn)
-        else:
-            # Only manifests ask for the table.
-            relation = self._scanner.relation or self._keys.relation(change.payload)
-            self._add_marked(change, key, self._safe_lsn, relation, self._prefix)
+        relation = None
+        if self._prefix is not None:
+            # Only manifests ask for the table, and mostly it came with the key.
+            relation = self._scanner.relation
+            if relation is None:
+                relation = self._keys.relation(change.payload)
+                self._is_odd |= change.action is None
+        self._add(
+            change.payload,
+            key,
+            change.commit_lsn,
+            change.op_offset,
+            self._safe_lsn,
+            relation,
+            change.action is _TRUNCATE,
+        )
         return True
 
     def begin(self, begin: Boundary) -> None:
@@ -140,12 +149,7 @@ class Intake:
 
     def _add_boundary(self, boundary: Boundary, op_offset: int, safe_lsn: int) -> None:
         key = self._keys.fallback(boundary.wal_start)
-        payload, commit_lsn = boundary.payload, boundary.commit_lsn
-        if self._prefix is None:
-            self._add(payload, key, commit_lsn, op_offset, safe_lsn)
-        else:
-            record = Change(boundary.action, payload, boundary.wal_start, commit_lsn, op_offset)
-            self._add_marked(record, key, safe_lsn, None, self._prefix)
+        self._add(boundary.payload, key, boundary.commit_lsn, op_offset, safe_lsn)
 
     def _add(
         self,
@@ -154,52 +158,30 @@ class Intake:
         commit_lsn: int,
         op_offset: int,
         safe_lsn: int,
+        relation: Relation | None = None,
+        truncates: bool = False,
     ) -> None:
-        size = len(payload) + (len(key) if key.isascii() else len(key.encode()))
+        size = len(payload) + (len(key) if key.isascii() else len(key.encode())) + self._prefix_bytes
         self.totals.bytes += size
         ack_id = self._tracker.register(safe_lsn)
-        event = ChangeEvent(ack_id, payload, key, size, commit_lsn, op_offset, self._now)
-        self.room -= 1
-        if size > self._max_event_bytes:
-            self._unfit, self.room = event, 0
-        else:
-            self._events.append(event)
-
-    def _add_marked(
-        self, change: Change, key: str, safe_lsn: int, relation: Relation | None, mark: MarkPrefix
-    ) -> None:
-        # `mark.at` and `_add`, written out: this is the path of every change.
-        payload, commit_lsn, op_offset = change.payload, change.commit_lsn, change.op_offset
-        line = op_offset - mark.page_at
-        if commit_lsn != mark.commit_lsn or not 0 <= line < PAGE:
-            line = mark.turn_to(commit_lsn, op_offset)
-        size = len(payload) + (len(key) if key.isascii() else len(key.encode())) + _MORE_BYTES
-        self.totals.bytes += size
         event = ChangeEvent(
-            self._tracker.register(safe_lsn),
-            payload,
-            key,
-            size,
-            commit_lsn,
-            op_offset,
-            self._now,
-            None,
-            False,
-            relation,
-            change.action is _TRUNCATE,
-            mark.head + mark.endings[line],
+            ack_id, payload, key, size, commit_lsn, op_offset, self._now, None, False, relation, truncates
         )
         self.room -= 1
-        self._is_odd |= change.action is None
         if size > self._max_event_bytes:
             self._unfit, self.room = event, 0
         else:
             self._events.append(event)
 
+    def _mark(self, prefix: MarkPrefix) -> bool:
+        """Give the events of a run their prefixes; whether some take none, and have a fault."""
+        # A run at a time, in small loops: done for each change among all else, it costs twice as much.
+        prefix.give(self._events)
+        if self._unfit is not None:
+            prefix.give([self._unfit])
+        return self._find_faults()
+
     def _find_faults(self) -> bool:
-        """Whether some events take no prefix; they get their fault."""
-        # All at once, in a loop of the interpreter's own: a look at one among all else that is done for it
-        # costs twice as much.
         try:
             deque(map(validate, [event.payload for event in self._events]), maxlen=0)
             has_faults = self._is_odd
