@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -103,11 +104,12 @@ def test_a_late_request_of_a_leadership_with_other_filters(rig: Rig, kinesis: Lo
     with FaultProxy(kinesis.endpoint_url) as slow:
         with rig.capture(**MARKED, AWS_ENDPOINT_URL_KINESIS=slow.url) as first:
             first.wait_for_log("streaming")
+            wait_until(lambda: spoken(rig), "the first manifest, before which nothing is read")
             slow.hold()
             write_both(rig, 1, 20)
             slow.log.wait_for(lambda log: log.held_puts > 0)
             first.kill9()
-        rig.proxy.inject(Answer(THROTTLED), operation="PutRecord")
+        rig.proxy.inject(Answer(THROTTLED), operation="PutRecord", after=1)
         with rig.capture(**MARKED, WAL2JSON_FILTER_TABLES="public.b") as second:
             second.wait_for_log("streaming")
             wait_until(lambda: len(senders(rig)) == 1, "the second publishes")
@@ -133,10 +135,14 @@ def senders(rig: Rig) -> set[bytes]:
     return {each.data[54:66] for each in records(rig)}
 
 
+def spoken(rig: Rig) -> list[dict[str, Any]]:
+    return MarkedStream(rig.kinesis.read_all(rig.stream), rig.slot).spoken()
+
+
 def strangers_inside(rig: Rig) -> int:
     """How many records in the ranges of a manifest, at positions that it speaks of, aren't its own."""
     found = 0
-    for manifest in MarkedStream(rig.kinesis.read_all(rig.stream), rig.slot).spoken():
+    for manifest in spoken(rig):
         low, high, by = (manifest[name].encode() for name in ("since", "resolved", "by"))
         for each in records(rig):
             first, last, _ = manifest["shards"].get(each.shard_id, (0, -1, 0))
@@ -153,7 +159,7 @@ def test_another_server_under_the_slot_s_name(rig: Rig) -> None:
         rig.wait_until_confirmed()
         reader = MarkedReader(rig)
         assert reader.read()
-    last = MarkedStream(rig.kinesis.read_all(rig.stream), rig.slot).spoken()[-1]
+    last = spoken(rig)[-1]
     stranger = {**last, "system": "7000000000000000001", "by": "f" * 12}
     rig.kinesis.client.put_record(
         StreamName=rig.stream, Data=json.dumps(stranger), PartitionKey=f"penstock/{rig.slot}"

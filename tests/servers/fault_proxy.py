@@ -79,10 +79,16 @@ class FaultProxy:
         times: int | None = None,
         probability: float = 1.0,
         operation: str | None = PUT_RECORDS,
+        after: int = 0,
     ) -> None:
-        """Switch a fault on for the next `times` requests of an operation (None: any), or until `clear()`."""
+        """Switch a fault on for the next `times` requests of an operation (None: any), or until `clear()`.
+
+        `after`: so many of these requests are let pass first.
+        """
         with self._faults_lock:
-            self._faults.switch_on(fault, times=times, probability=probability, operation=operation)
+            self._faults.switch_on(
+                fault, times=times, probability=probability, operation=operation, after=after
+            )
 
     def clear(self, fault: Fault | None = None) -> None:
         """Switch one fault off, or all."""

@@ -101,6 +101,8 @@ class _Injected:
     left: int | None
     probability: float
     operation: str | None
+    to_pass: int = 0
+    """So many requests are let pass first."""
 
 
 class Faults:
@@ -116,10 +118,10 @@ class Faults:
         self._injected: list[_Injected] = []
 
     def switch_on(
-        self, fault: Fault, *, times: int | None, probability: float, operation: str | None
+        self, fault: Fault, *, times: int | None, probability: float, operation: str | None, after: int = 0
     ) -> None:
-        """Let a fault strike the next `times` requests (None: all) of an operation (None: any)."""
-        self._injected.append(_Injected(fault, times, probability, operation))
+        """Let a fault strike `times` requests (None: all) of an operation (None: any), `after` so many."""
+        self._injected.append(_Injected(fault, times, probability, operation, after))
 
     def switch_off(self, fault: Fault | None) -> None:
         """Switch one fault off, or all (None)."""
@@ -130,6 +132,9 @@ class Faults:
         plan = Plan()
         for each in self._injected:
             if each.left == 0 or each.operation not in (None, operation):
+                continue
+            if each.to_pass:
+                each.to_pass -= 1
                 continue
             if self._rng.random() >= each.probability:
                 continue
