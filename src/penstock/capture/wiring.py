@@ -47,6 +47,8 @@ from penstock.status.metrics import CaptureMetrics
 
 _AIM: Final = 0.5
 """KINESIS_BATCH_MAX_DELAY_MS is an upper bound, and timers are late: the batcher aims at this share of it."""
+_MANY_NEW: Final = 20_000
+"""So many new objects are alive before the garbage collector looks at them; far more than work needs."""
 
 
 class Line(FrameSource, StatusLine, Protocol):
@@ -190,12 +192,15 @@ def _publish_plan(
 
 
 def _spare_the_collector() -> None:
-    """Take what is alive now out of the garbage collector's sight.
+    """Take what is alive now out of the garbage collector's sight, and let it look at the rest seldom.
 
     A full collection stops the event loop while it walks every object, and nearly all of them (botocore's
     models, above all) live as long as the process: 50 ms for nothing. What an earlier leadership left
-    behind is let in again and collected first.
+    behind is let in again and collected first. Of what is new, frames and answers are hundreds, and alive for
+    a moment only; by default the collector would walk over them, and over each list that holds them, a
+    hundred times a second.
     """
     gc.unfreeze()
     gc.collect()
     gc.freeze()
+    gc.set_threshold(_MANY_NEW, *gc.get_threshold()[1:])
