@@ -33,9 +33,7 @@ def _check_streams(settings: CaptureSettings) -> list[Finding]:
     """The stream, and that of the manifests if it is another."""
     kinesis = settings.kinesis
     found = [
-        check_stream(
-            kinesis, keys_matter=settings.keys_matter, may_be_unordered=not settings.kinesis.marked_stream
-        )
+        check_stream(kinesis, keys_matter=settings.keys_matter, may_be_unordered=settings.may_be_unordered)
     ]
     if kinesis.marked_stream and kinesis.marks_stream not in (None, kinesis.stream):
         marks = kinesis.model_copy(update={"stream": kinesis.marks_stream})

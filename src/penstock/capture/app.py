@@ -146,7 +146,7 @@ async def capture(settings: CaptureSettings) -> None:
         connect_timeout_s=settings.request_timeouts.connect_s,
         read_timeout_s=settings.request_timeouts.read_s,
         keys_matter=settings.keys_matter,
-        may_be_unordered=not settings.kinesis.marked_stream,
+        may_be_unordered=settings.may_be_unordered,
         marks_stream=settings.kinesis.marks_stream,
     )
     await CaptureApp(settings, sink=sink).run()

@@ -61,6 +61,11 @@ LogLevel = Annotated[
 ]
 
 
+def stream_name(stream: str) -> str:
+    """The name of a stream that is given by its name or by its ARN."""
+    return stream.rpartition("/")[2]
+
+
 class Group(BaseModel):
     """Settings of one topic."""
 

@@ -85,6 +85,11 @@ class CaptureSettings(Group):
         """Whether the stream must go by partition keys: readers of manifests rely on it, too."""
         return self.partition_key.matters or self.kinesis.marked_stream
 
+    @property
+    def may_be_unordered(self) -> bool:
+        """Whether the stream could do without partition keys, with other settings for them."""
+        return not self.kinesis.marked_stream
+
     def warnings(self) -> list[str]:
         """A sentence for each value that is legal and doubtful."""
         found = []

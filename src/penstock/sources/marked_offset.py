@@ -8,6 +8,7 @@ from typing import Any, Final
 from penstock.kinesis.read.errors import StreamReadError
 from penstock.kinesis.read.manifest_log import Place
 from penstock.kinesis.read.marked_plan import MarkedOffset
+from penstock.settings.kinds import stream_name
 
 _BOUND_TO: Final = ("stream", "slot")
 """What a checkpoint is of, and no other is read with it."""
@@ -17,7 +18,7 @@ def offset_json(offset: MarkedOffset, *, stream: str, slot: str) -> dict[str, An
     """As Spark keeps it. `stream` is a name or an ARN."""
     places = {"place": offset.place, "beginsBehind": offset.begins_behind}
     return {
-        "stream": _name(stream),
+        "stream": stream_name(stream),
         "slot": slot,
         "resolved": offset.resolved,
         "system": offset.system,
@@ -33,7 +34,7 @@ def parse_offset(found: Mapping[str, Any], *, stream: str, slot: str) -> MarkedO
     """
     if "resolved" not in found:
         return None
-    asked = {"stream": _name(stream), "slot": slot}
+    asked = {"stream": stream_name(stream), "slot": slot}
     for what in _BOUND_TO:
         if found.get(what, asked[what]) != asked[what]:
             raise StreamReadError(
@@ -48,10 +49,6 @@ def parse_offset(found: Mapping[str, Any], *, stream: str, slot: str) -> MarkedO
         found["begins"],
         _place(found.get("beginsBehind")),
     )
-
-
-def _name(stream: str) -> str:
-    return stream.rpartition(":stream/")[2]
 
 
 def _place(text: str | None) -> Place | None:

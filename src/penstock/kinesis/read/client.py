@@ -21,6 +21,8 @@ from penstock.kinesis.read.errors import AnotherStream, RecordsExpired, StreamRe
 from penstock.kinesis.read.page_body import EVENT, PAGE, FoundPage, FoundRecord, take_page
 from penstock.kinesis.read.shards import ShardInfo
 
+SILENCE: Final = 40
+"""So many empty pages at the end of an open shard mean that nothing comes: some ten seconds."""
 MOST_RECORDS: Final = 10_000
 _CALL_EVERY_S: Final = 0.25
 """Five calls a second are allowed to all readers of a shard together."""

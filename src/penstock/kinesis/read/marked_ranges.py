@@ -10,15 +10,13 @@ from typing import Final, NamedTuple
 from penstock.kinesis.marked.pointer import POINTER_MEMBER
 from penstock.kinesis.marked.prefix import PREFIX_BYTES, unmarked
 from penstock.kinesis.read.chain import Link
-from penstock.kinesis.read.client import MOST_RECORDS, Page, ReadRecord, Start, StreamClient
+from penstock.kinesis.read.client import MOST_RECORDS, SILENCE, Page, ReadRecord, Start, StreamClient
 from penstock.kinesis.read.errors import AnotherStream, RecordsExpired, RecordsUnusable
 from penstock.kinesis.read.positions import Positions
 from penstock.kinesis.read.shards import ShardInfo, overlapping
 from penstock.model.lsn import format_lsn
 
 _MARK: Final = b'{"pos":"'
-_SILENCE: Final = 40
-"""So many empty pages at the end of an open shard mean that nothing comes: some ten seconds."""
 _SHORT_SILENCE: Final = 4
 _MORE: Final = 20
 _MORE_OF: Final = 50
@@ -133,7 +131,7 @@ def has_begin(client: StreamClient, span: ShardSpan) -> bool:
 
 def read_span(client: StreamClient, span: ShardSpan) -> Iterator[ReadRecord]:
     """Every record of a range, others' included; RecordsExpired if its first one is gone."""
-    return _read(client, span, _SILENCE)
+    return _read(client, span, SILENCE)
 
 
 def _read(client: StreamClient, span: ShardSpan, longest: int) -> Iterator[ReadRecord]:

@@ -6,14 +6,12 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from penstock.kinesis.read.client import ReadRecord, Start
+from penstock.kinesis.read.client import SILENCE, ReadRecord, Start
 from penstock.kinesis.read.errors import RecordsExpired
 from penstock.kinesis.read.reach import Pages
 from penstock.kinesis.read.retention import LEAST
 from penstock.kinesis.read.stream_offset import ReadRange
 
-_SILENCE: Final = 40
-"""So many empty pages at the end of an open shard mean that nothing comes: some ten seconds."""
 _EDGE: Final = LEAST - timedelta(hours=1)
 """A record of this age may expire while the range that it begins is read."""
 
@@ -56,7 +54,7 @@ def read_range(
         if _is_read(part, last_read):
             break
         # A closed shard says where it ends.
-        if page.is_last or (part.last is not None and silence >= _SILENCE):
+        if page.is_last or (part.last is not None and silence >= SILENCE):
             if last_read is None:
                 lose(_expired(part, "nothing is left"))
             elif part.last is not None:
@@ -78,7 +76,7 @@ def _is_there(client: Pages, part: ReadRange) -> bool:
             if page.records:
                 return page.records[0].sequence == part.first
             silence = silence + 1 if page.behind_ms == 0 else 0
-            if silence >= _SILENCE:
+            if silence >= SILENCE:
                 break
     except RecordsExpired:
         pass

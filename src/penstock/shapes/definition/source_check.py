@@ -14,6 +14,7 @@ from penstock.kinesis.write.client import KEYS_IGNORED, ignores_keys
 from penstock.lake.storages.stream_url import stream_of
 from penstock.model.shape import ShapesFile
 from penstock.model.stream_position import StreamPosition
+from penstock.settings.kinds import stream_name
 from penstock.settings.kinesis import MarkedStreamSettings
 
 Needed = Callable[[], StreamPosition | None]
@@ -38,7 +39,11 @@ def shared_names(file: ShapesFile, source: StreamAddress | None) -> list[str]:
     SettingsError and StorageRefused if a stream can't be told.
     """
     storage = stream_of(file)
-    if source is None or storage is None or _name(source.marks_stream) != _name(storage.marks_stream):
+    if (
+        source is None
+        or storage is None
+        or stream_name(source.marks_stream) != stream_name(storage.marks_stream)
+    ):
         return []
     return [
         f"{file.path}: shape {shape.name} has the name of the slot whose changes are read, and the manifests"
@@ -56,11 +61,6 @@ def check_names(file: ShapesFile, settings: MarkedStreamSettings) -> list[Findin
     except PenstockError:
         return []
     return [Finding.from_error("shapes", PenstockError(line)) for line in lines]
-
-
-def _name(stream: str) -> str:
-    """A stream's name: it may be given by its ARN."""
-    return stream.rpartition("/")[2]
 
 
 def check_source(settings: MarkedStreamSettings, needed: Needed) -> list[Finding]:
