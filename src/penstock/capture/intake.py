@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from penstock.capture.ack import AckTracker
 from penstock.capture.commit_times import CommitTimes
 from penstock.kinesis.marked.prefix import INVALID, PREFIX_BYTES, MarkPrefix, takes_prefix, validate
 from penstock.kinesis.write.event import NO_OBJECT, ChangeEvent
 from penstock.kinesis.write.partition_key import KeyedRelation, PartitionKeys, UnknownRelation
-from penstock.model.change import Action, Boundary, Change
+from penstock.model.change import Action, Boundary, Change, Truncate
 from penstock.model.log_offset import OP_INFINITY
 from penstock.model.relation import Relation
 from penstock.postgres.stream.walk import FrameWalk
-
-_TRUNCATE: Final = Action.TRUNCATE
-"""By a name of its own: an enum's member is slow to find, and every change is asked."""
 
 
 class Batch(NamedTuple):
@@ -110,23 +107,20 @@ class Intake:
             self._unknown = unknown.relation
             return False
         self.totals.changes += 1
-        relation = None
+        table: Relation | Truncate | None = None
         if self._prefix is not None:
             # Only manifests ask for the table, and mostly it came with the key.
-            relation = self._scanner.relation
-            if relation is None:
-                relation = self._keys.relation(change.payload)
-                self._is_odd |= change.action is None
-        self._add(
-            change.payload,
-            key,
-            change.commit_lsn,
-            change.op_offset,
-            self._safe_lsn,
-            relation,
-            change.action is _TRUNCATE,
-        )
+            table = self._scanner.relation or self._table(change)
+        self._add(change.payload, key, change.commit_lsn, change.op_offset, self._safe_lsn, table)
         return True
+
+    def _table(self, change: Change) -> Relation | Truncate | None:
+        """Read from a change whose key is not that of an ordinary row."""
+        self._is_odd |= change.action is None
+        relation = self._keys.relation(change.payload)
+        if relation is None or change.action is not Action.TRUNCATE:
+            return relation
+        return Truncate(relation, change.commit_lsn, change.op_offset)
 
     def begin(self, begin: Boundary) -> None:
         """Part of the walk: a transaction starts."""
@@ -158,15 +152,12 @@ class Intake:
         commit_lsn: int,
         op_offset: int,
         safe_lsn: int,
-        relation: Relation | None = None,
-        truncates: bool = False,
+        table: Relation | Truncate | None = None,
     ) -> None:
         size = len(payload) + (len(key) if key.isascii() else len(key.encode())) + self._prefix_bytes
         self.totals.bytes += size
         ack_id = self._tracker.register(safe_lsn)
-        event = ChangeEvent(
-            ack_id, payload, key, size, commit_lsn, op_offset, self._now, None, False, relation, truncates
-        )
+        event = ChangeEvent(ack_id, payload, key, size, commit_lsn, op_offset, self._now, None, False, table)
         self.room -= 1
         if size > self._max_event_bytes:
             self._unfit, self.room = event, 0

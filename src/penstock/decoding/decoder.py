@@ -118,7 +118,10 @@ class KeyScanner(Protocol):
     """A short cut to the partition key of an ordinary change, for plugins whose payloads allow one."""
 
     relation: Relation | None
-    """The table of the payload that was scanned last; None if its key was not found."""
+    """The table of the payload that was scanned last; None if its key was not found.
+
+    A truncate has no key.
+    """
 
     def scan(self, payload: bytes) -> str | None:
         """The key, where everything that it depends on is as it was when it was learnt; else None."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import NamedTuple
 
 import msgspec
 
 from penstock.model.log_offset import LogOffset
+from penstock.model.relation import Relation
 
 
 class Action(Enum):
@@ -41,6 +43,14 @@ class Change(msgspec.Struct, gc=False, eq=False):
     def offset(self) -> LogOffset:
         """Its position."""
         return LogOffset(self.commit_lsn, self.op_offset)
+
+
+class Truncate(NamedTuple):
+    """The truncate of a table, and its position."""
+
+    relation: Relation
+    commit_lsn: int
+    op_offset: int
 
 
 class Boundary(msgspec.Struct, gc=False, frozen=True):

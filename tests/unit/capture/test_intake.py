@@ -15,6 +15,7 @@ from penstock.errors import ProtocolViolation
 from penstock.kinesis.marked.prefix import PREFIX_BYTES, MarkPrefix, unmarked
 from penstock.kinesis.write.event import NO_OBJECT, ChangeEvent
 from penstock.kinesis.write.partition_key import Fallback, KeyedRelation, PartitionKeys
+from penstock.model.change import Truncate
 from penstock.model.key_indexes import KeyIndexes
 from penstock.model.log_offset import OP_INFINITY, LogOffset
 from penstock.model.lsn import format_lsn
@@ -320,7 +321,7 @@ def test_in_a_marked_stream_each_event_has_its_prefix_its_table_and_its_size() -
     ]
     table = Relation("public", "t")
     assert [event.relation for event in taken.events] == [None, table, table, None]
-    assert [event.truncates for event in taken.events] == [False, False, True, False]
+    assert [isinstance(event.table, Truncate) for event in taken.events] == [False, False, True, False]
     assert all(
         event.record_size_bytes == len(event.data) + len(event.partition_key) for event in taken.events
     )

@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from penstock.kinesis.marked.prefix import marked
+from penstock.model.change import Truncate
 from penstock.model.log_offset import LogOffset
 from penstock.model.relation import Relation
 
@@ -35,10 +36,8 @@ class ChangeEvent(msgspec.Struct, gc=False, eq=False):
     """Why it can't be delivered as it is; None for an ordinary event."""
     is_pointer: bool = False
     """Whether the payload is the pointer to a quarantined one."""
-    relation: Relation | None = None
-    """The table of a change, where manifests name it; None for others."""
-    truncates: bool = False
-    """Whether it is a truncate, as far as `relation` is known."""
+    table: Relation | Truncate | None = None
+    """The table of a change, or its truncate, where manifests name them; None for others."""
     prefix: bytes = b""
     """What a marked stream's record has before the payload's first member.
 
@@ -54,6 +53,11 @@ class ChangeEvent(msgspec.Struct, gc=False, eq=False):
     def measure(self) -> int:
         """What Kinesis counts of it as it is now."""
         return len(self.data) + len(self.partition_key.encode())
+
+    @property
+    def relation(self) -> Relation | None:
+        """The table of a change, where manifests name it."""
+        return self.table.relation if isinstance(self.table, Truncate) else self.table
 
     @property
     def offset(self) -> LogOffset:

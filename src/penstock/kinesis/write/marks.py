@@ -53,9 +53,9 @@ class Marks:
     frontier. Records are accepted in any order, also those of transactions beyond the frontier; and a
     manifest may be refused, or its answer may be lost, when more has been accepted already.
 
-    State. `_uncounted`: requests whose records nobody has looked at. `_spans`: tallies of transactions beyond
-    the frontier, by commit LSN. `_next`: what lies below the frontier and is in no manifest. `_drafted`: what
-    is in the manifest that is under way.
+    State. `_next`: what lies below the frontier and is in no manifest. `_spans`: tallies of transactions
+    beyond the frontier, by commit LSN. `_uncounted`: requests beyond it that are not counted yet. `_drafted`:
+    what is in the manifest that is under way.
 
     Rules.
     1. A record is added once, when its acceptance is marked in the AckTracker. The frontier that comes with
@@ -65,12 +65,14 @@ class Marks:
     3. `settle()`: the draft's manifest was accepted, and the next one begins where it ends. `take_back()`:
        it was not, or nobody knows; the next one has the same `since` and says all of it again.
     4. One draft at a time.
-    5. Requests that are under way at the same time are answered in any order, and a moment later the frontier
-       has passed them all. So a request is kept as it came, and counted, whole, when the frontier has passed
-       it; one that the frontier stands in is cut, when somebody asks. A frontier that stands still while
-       others overtake it must not cost memory for each of them: beyond `most_uncounted` records there are
-       tallies, by transaction; and beyond `most_spans` of these, neighbours are put together. Then a frontier
-       within a span resolves only what lies before it: less than it could, never more.
+    5. Counting costs least when a request has just been answered, and least of all when many records are
+       counted together. So what the frontier has passed is counted at once, and so are records of a single
+       transaction. But requests that are under way at the same time are answered in any order: one that has
+       overtaken others is kept as it came, and counted, whole, when the frontier has passed it; one that the
+       frontier stands in is cut, when somebody asks. A frontier that stands still while others overtake it
+       must not cost memory for each of them: beyond `most_uncounted` records there are tallies, by
+       transaction; and beyond `most_spans` of these, neighbours are put together. Then a frontier within a
+       span resolves only what lies before it: less than it could, never more.
     """
 
     def __init__(self, since_lsn: int, *, most_spans: int = 2_000, most_uncounted: int = 5_000) -> None:
@@ -104,8 +106,34 @@ class Marks:
         """These events were accepted and marked, and the frontier is now there."""
         if not events:
             return
-        self._uncounted.append(_Request.of(Records.of(events, entries)))
-        self._uncounted_records += len(events)
+        records = Records.of(events, entries)
+        if not records.is_by_transaction:
+            self._keep(records, frontier_lsn)
+            return
+        self._pass_spans(frontier_lsn)
+        # Mostly all but its last transaction is complete.
+        rest = self._count(records, self.complete_lsn(frontier_lsn))
+        if rest is not None and rest.is_one_transaction:
+            self._span(rest.places[0]).tally.add(rest)
+        elif rest is not None:
+            self._keep(rest, frontier_lsn)
+
+    def _count(self, records: Records, complete_lsn: int) -> Records | None:
+        """Count those of complete transactions; returns the others, if there are any.
+
+        They stand in the order of their transactions.
+        """
+        count, below = len(records.places), bisect_left(records.places, complete_lsn)
+        if below == count:
+            self._next.add(records)
+            return None
+        if below:
+            self._next.add(records.part(0, below))
+        return records.part(below, count)
+
+    def _keep(self, records: Records, frontier_lsn: int) -> None:
+        self._uncounted.append(_Request.of(records))
+        self._uncounted_records += len(records.places)
         if self._uncounted_records > self._most_uncounted:
             self._pass(frontier_lsn)
             while self._uncounted_records > self._most_uncounted:
@@ -163,10 +191,7 @@ class Marks:
 
     def _pass(self, frontier_lsn: int) -> None:
         """The frontier is there: count what it has passed."""
-        count = bisect_left(self._spans, frontier_lsn, key=_last)
-        for span in self._spans[:count]:
-            self._next.merge(span.tally)
-        del self._spans[:count]
+        self._pass_spans(frontier_lsn)
         complete_lsn = self.complete_lsn(frontier_lsn)
         requests, self._uncounted = self._uncounted, []
         for each in requests:
@@ -175,12 +200,15 @@ class Marks:
                 self._uncounted_records -= len(each.records.places)
             elif each.first >= complete_lsn:
                 self._uncounted.append(each)
-            else:
-                records = each.records.by_transaction()
-                below = bisect_left(records.places, complete_lsn)
-                self._next.add(records.part(0, below))
-                self._uncounted_records -= below
-                self._uncounted.append(_Request.of(records.part(below, len(records.places))))
+            elif (rest := self._count(each.records.by_transaction(), complete_lsn)) is not None:
+                self._uncounted_records -= len(each.records.places) - len(rest.places)
+                self._uncounted.append(_Request.of(rest))
+
+    def _pass_spans(self, frontier_lsn: int) -> None:
+        count = bisect_left(self._spans, frontier_lsn, key=_last)
+        for span in self._spans[:count]:
+            self._next.merge(span.tally)
+        del self._spans[:count]
 
     def _tally(self, some: Records) -> None:
         """Count records by transaction, in as few steps as there are transactions."""

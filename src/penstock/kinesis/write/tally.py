@@ -8,6 +8,7 @@ from typing import Final, NamedTuple, Protocol, Self
 
 from penstock.kinesis.aws.outcome import Entry
 from penstock.kinesis.marked.manifest import ShardRange, TableMark
+from penstock.model.change import Truncate
 from penstock.model.relation import Relation
 from penstock.model.stream_position import History, StreamPosition, operation
 
@@ -27,24 +28,8 @@ class MarkableRecord(Protocol):
         """Its transaction."""
 
     @property
-    def op_offset(self) -> int:
-        """Its place in that."""
-
-    @property
-    def relation(self) -> Relation | None:
-        """The table of a change; None for others."""
-
-    @property
-    def truncates(self) -> bool:
-        """Whether it is a truncate."""
-
-
-class Truncate(NamedTuple):
-    """A truncate among some records."""
-
-    commit_lsn: int
-    op_offset: int
-    relation: Relation
+    def table(self) -> Relation | Truncate | None:
+        """The table of a change, or its truncate; None for others."""
 
 
 class Records(NamedTuple):
@@ -57,54 +42,51 @@ class Records(NamedTuple):
     places: list[int]
     """Commit LSNs."""
     sizes: list[int]
-    tables: list[Relation | None]
+    tables: list[Relation | Truncate | None]
     entries: Sequence[Entry]
     """Where they are."""
-    truncates: list[Truncate]
-    """Those of them that are some, in any order."""
 
     @classmethod
     def of(cls, events: Sequence[MarkableRecord], entries: Sequence[Entry]) -> Self:
         """These events were accepted there."""
         assert len(events) == len(entries), "an entry for each event"
-        truncating = [event for event in events if event.truncates]
         return cls(
             [event.commit_lsn for event in events],
             [event.record_size_bytes for event in events],
-            [event.relation for event in events],
+            [event.table for event in events],
             entries,
-            [
-                Truncate(event.commit_lsn, event.op_offset, event.relation)
-                for event in truncating
-                if event.relation is not None
-            ],
         )
+
+    @property
+    def is_by_transaction(self) -> bool:
+        """Whether they stand in the order of their transactions."""
+        return sorted(self.places) == self.places
+
+    @property
+    def is_one_transaction(self) -> bool:
+        """Whether all are of one; they stand in the order of their transactions."""
+        return self.places[0] == self.places[-1]
 
     def by_transaction(self) -> Self:
         """The same, in the order of their transactions."""
-        places = self.places
-        ascending = sorted(places)
-        if ascending == places:
+        if self.is_by_transaction:
             return self
+        places = self.places
         order = sorted(range(len(places)), key=places.__getitem__)
         return self._replace(
-            places=ascending,
+            places=sorted(places),
             sizes=[self.sizes[at] for at in order],
             tables=[self.tables[at] for at in order],
             entries=[self.entries[at] for at in order],
         )
 
     def part(self, start: int, end: int) -> Self:
-        """Some of them. They stand in the order of their transactions, and none of these is torn."""
-        places = self.places[start:end]
+        """Some of them."""
         return self._replace(
-            places=places,
+            places=self.places[start:end],
             sizes=self.sizes[start:end],
             tables=self.tables[start:end],
             entries=self.entries[start:end],
-            truncates=[
-                each for each in self.truncates if places and places[0] <= each.commit_lsn <= places[-1]
-            ],
         )
 
 
@@ -154,8 +136,6 @@ class Tally:
         else:
             for table, count in Counter(tables).items():
                 self._count(table, count)
-        for each in some.truncates:
-            self._truncate(each.relation, (each.commit_lsn, each.op_offset))
         numbers: defaultdict[str, list[str]] = defaultdict(list)
         for entry in some.entries:
             numbers[entry.shard].append(entry.sequence)
@@ -171,7 +151,10 @@ class Tally:
         known.include(numbers[0])
         known.include(numbers[-1])
 
-    def _count(self, table: Relation | None, changes: int) -> None:
+    def _count(self, table: Relation | Truncate | None, changes: int) -> None:
+        if isinstance(table, Truncate):
+            self._truncate(table.relation, (table.commit_lsn, table.op_offset))
+            table = table.relation
         if table is not None:
             self._tables[table] = self._tables.get(table, 0) + changes
 

@@ -12,6 +12,7 @@ from penstock.kinesis.marked.manifest import ShardRange, TableMark
 from penstock.kinesis.write.event import ChangeEvent
 from penstock.kinesis.write.marks import Draft, Marks
 from penstock.kinesis.write.tally import MOST_TABLES, Records, Tally
+from penstock.model.change import Truncate
 from penstock.model.relation import Relation
 from penstock.model.stream_position import History, StreamPosition, operation
 
@@ -63,9 +64,9 @@ class MarksMachine(RuleBasedStateMachine):
         for each in some:
             self.waiting.remove(each)
             table = data.draw(st.sampled_from(TABLES))
-            truncates = table is not None and data.draw(st.booleans())
             size = data.draw(st.integers(1, 9))
-            events.append(ChangeEvent(1, b"", "k", size, *each, 0.0, relation=table, truncates=truncates))
+            told = Truncate(table, *each) if table is not None and data.draw(st.booleans()) else table
+            events.append(ChangeEvent(1, b"", "k", size, *each, 0.0, table=told))
             # Numbers get longer with time, and don't ascend in what we are told.
             self.sequence += data.draw(st.integers(-3, 5))
             entries.append(Entry(shard=data.draw(st.sampled_from("xyz")), sequence=str(abs(self.sequence))))
@@ -130,7 +131,7 @@ class MarksMachine(RuleBasedStateMachine):
         tables = {}
         for table in {each.event.relation for each in taken} - {None}:
             own = [each.event for each in taken if each.event.relation == table]
-            truncates = [each.offset for each in own if each.truncates]
+            truncates = [each.offset for each in own if isinstance(each.table, Truncate)]
             tables[str(table)] = TableMark(len(own), position(*max(truncates)) if truncates else None)
         assert tally.tables(HISTORY) == tables
 
@@ -145,7 +146,7 @@ TestMarks = MarksMachine.TestCase
 def test_many_tables_are_a_star() -> None:
     tally = Tally()
     for number in range(MOST_TABLES + 1):
-        event = ChangeEvent(1, b"", "k", 1, 1, 0, 0.0, relation=Relation("public", f"t{number}"))
+        event = ChangeEvent(1, b"", "k", 1, 1, 0, 0.0, table=Relation("public", f"t{number}"))
         assert tally.tables(HISTORY) != "*"
         tally.add(Records.of([event], [Entry(shard="x", sequence="1")]))
     assert tally.tables(HISTORY) == "*"

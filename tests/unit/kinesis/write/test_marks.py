@@ -38,8 +38,37 @@ def mixed(records: int) -> list[ChangeEvent]:
     return request(*[100 + 10 * (at % 3) for at in range(records)])
 
 
+def test_an_ordinary_request_is_counted_at_once_but_for_what_is_open(counted: list[int]) -> None:
+    marks = Marks(0)
+    accept(marks, request(*[100] * 10, *[110] * 20, *[120] * 5), 120)
+    assert counted == [30, 5], "what is complete, and the open transaction's part"
+    accept(marks, request(*[120] * 30, *[130] * 4), 130)
+    draft = marks.draft(130)
+    assert counted == [30, 5, 30, 4], "nothing is counted twice"
+    assert (draft.tally.records, draft.resolved_lsn) == (65, 130)
+
+
+def test_a_long_transaction_is_counted_as_it_comes(counted: list[int]) -> None:
+    marks = Marks(0)
+    for _ in range(3):
+        accept(marks, request(*[100] * 50), 100)
+    assert counted == [50, 50, 50]
+    assert (marks.is_waiting(100), marks.is_waiting(101)) == (False, True)
+    assert marks.draft(100).tally.records == 0
+    marks.settle()
+    assert marks.draft(101).tally.records == 150
+
+
+def test_one_that_overtakes_others_waits_for_the_frontier(counted: list[int]) -> None:
+    marks = Marks(0)
+    accept(marks, request(110, 120, 130), 100)
+    assert counted == []
+    assert marks.draft(125).tally.records == 2
+    assert counted == [2]
+
+
 @pytest.mark.parametrize("complete", [1, 3])
-def test_a_request_is_counted_once_for_a_draft(counted: list[int], complete: int) -> None:
+def test_a_request_in_any_order_is_counted_once_for_a_draft(counted: list[int], complete: int) -> None:
     marks = Marks(0)
     accept(marks, mixed(300), 100)
     assert counted == [], "nobody has asked"

@@ -7,6 +7,7 @@ from penstock.kinesis.marked.manifest import ShardRange, TableMark
 from penstock.kinesis.write.event import ChangeEvent
 from penstock.kinesis.write.tally import MOST_TABLES, Records, Tally
 from penstock.lake.stream.parts import Part, together
+from penstock.model.change import Truncate
 from penstock.model.relation import Relation
 from penstock.model.stream_position import History
 
@@ -14,7 +15,9 @@ ORDERS = Relation("public", "orders")
 
 
 def event(lsn: int, *, truncates: bool = False) -> ChangeEvent:
-    return ChangeEvent(1, b"{}", "k", 10, lsn, 0, 0.0, relation=ORDERS, truncates=truncates)
+    return ChangeEvent(
+        1, b"{}", "k", 10, lsn, 0, 0.0, table=Truncate(ORDERS, lsn, 0) if truncates else ORDERS
+    )
 
 
 def test_ranges_go_by_number_and_counts_add_up() -> None:

@@ -64,7 +64,7 @@ class Fixed(Sink):
 def events(number: int, size: int = 20) -> Iterator[ChangeEvent]:
     for lsn in range(1, number + 1):
         relation = Relation("public", "t")
-        yield ChangeEvent(lsn, b"{}", f"k{lsn % 7}", size, lsn, 0, 0.0, relation=relation)
+        yield ChangeEvent(lsn, b"{}", f"k{lsn % 7}", size, lsn, 0, 0.0, table=relation)
 
 
 @pytest.fixture(autouse=True)
