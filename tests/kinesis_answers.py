@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.kinesis.aws.outcome import Accepted, Answered, Entry
+from penstock.kinesis.aws.outcome import Accepted, Answered, Entry, Taken
 
 SHARD = "shardId-000000000000"
 
@@ -19,7 +19,7 @@ def entries(codes: Sequence[str | None]) -> list[Entry]:
 
 def accepted(sent: Sequence[object]) -> Accepted:
     """All of them were taken."""
-    return Accepted(entries([None] * len(sent)))
+    return Accepted(Taken.of(entries([None] * len(sent))))
 
 
 def answered(codes: Sequence[str | None]) -> Answered:

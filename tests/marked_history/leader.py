@@ -10,7 +10,7 @@ from typing import NamedTuple
 from penstock.capture.ack import AckTracker
 from penstock.capture.intake import Intake
 from penstock.decoding.wal2json import Wal2Json
-from penstock.kinesis.aws.outcome import Entry, Outcome, judge
+from penstock.kinesis.aws.outcome import Entry, Outcome, Taken, judge
 from penstock.kinesis.marked.manifest import Manifest, encode, partition_key
 from penstock.kinesis.marked.prefix import MarkPrefix
 from penstock.kinesis.write.batcher import MicroBatcher
@@ -147,7 +147,7 @@ class Leader:
         taken = [each for each, what in zip(entries, outcomes, strict=True) if what is Outcome.ACCEPTED]
         if settled.accepted:
             self._tracker.mark_published_ids([event.ack_id for event in settled.accepted])
-            self._marks.accepted(settled.accepted, taken, self._tracker.frontier_lsn)
+            self._marks.accepted(settled.accepted, Taken.of(taken), self._tracker.frontier_lsn)
         for event in settled.undeliverable:
             if not event.is_pointer:
                 serial = json.loads(event.payload)["serial"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, Metric
@@ -27,9 +27,9 @@ class ShardCounts(Collector):
         self._throttled = Counter[str]()
         registry.register(self)
 
-    def count_accepted(self, shards: Iterable[str]) -> None:
-        """A shard for each record."""
-        self._accepted.update(shards)
+    def count_accepted(self, records: Mapping[str, int]) -> None:
+        """How many records in each shard."""
+        self._accepted.update(records)
 
     def count_throttled(self, shards: Iterable[str]) -> None:
         """A shard for each record."""

@@ -140,7 +140,7 @@ def test_the_metrics_of_a_status(process: Process) -> None:
     assert "penstock_credentials_expire_seconds +Inf" in metrics.exposition(process.board.read()).decode()
     process.expire_at = 1090.0
     process.health.set_fault(Fault.SINK, "it is down")
-    metrics.shards.count_accepted(["shardId-1", "shardId-0", "shardId-1"])
+    metrics.shards.count_accepted({"shardId-1": 2, "shardId-0": 1})
     metrics.shards.count_throttled(["unknown"])
     text = metrics.exposition(process.board.read()).decode()
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 import msgspec
+
+from penstock.kinesis.marked.manifest import ShardRange
 
 THROTTLED: Final = "ProvisionedThroughputExceededException"
 _SHARD: Final = re.compile(r"shardId-[0-9]+")
@@ -47,10 +50,56 @@ def throttling_shards(entries: Sequence[Entry]) -> list[str]:
     return [found[0] if (found := _SHARD.search(message)) else "unknown" for message in throttled]
 
 
+class Taken(NamedTuple):
+    """Where records are that Kinesis took."""
+
+    entries: Sequence[Entry]
+    """One for each."""
+    shards: Mapping[str, ShardRange]
+    """Between which of a request's records they stand in each shard, and how many."""
+
+    @classmethod
+    def of(cls, entries: Sequence[Entry]) -> Self:
+        """The lowest and the highest of them in each shard."""
+        numbers: defaultdict[str, list[str]] = defaultdict(list)
+        for entry in entries:
+            numbers[entry.shard].append(entry.sequence)
+        return cls(entries, {shard: _range(its_own) for shard, its_own in numbers.items()})
+
+    def split(self, at: int) -> tuple[Self, Self]:
+        """Those before this place, and the others.
+
+        Only the smaller part is looked at. The larger one keeps the ends of the whole: it stands between
+        them.
+        """
+        before, behind = self.entries[:at], self.entries[at:]
+        if len(before) < len(behind):
+            part = self.of(before)
+            return part, self._without(part, behind)
+        part = self.of(behind)
+        return self._without(part, before), part
+
+    def _without(self, others: Taken, entries: Sequence[Entry]) -> Self:
+        shards = {}
+        for shard, whole in self.shards.items():
+            its_others = others.shards.get(shard)
+            count = whole.count - (0 if its_others is None else its_others.count)
+            if count:
+                shards[shard] = ShardRange(whole.first, whole.last, count)
+        return self._replace(entries=entries, shards=shards)
+
+
+def _range(numbers: list[str]) -> ShardRange:
+    # By text, and then, as sorting is stable, by length: by value. They mostly ascend, so both are quick.
+    numbers.sort()
+    numbers.sort(key=len)
+    return ShardRange(numbers[0], numbers[-1], len(numbers))
+
+
 class Accepted(NamedTuple):
     """PutRecords took every record, and those of each key in order."""
 
-    entries: Sequence[Entry]
+    taken: Taken
 
 
 class Answered(NamedTuple):

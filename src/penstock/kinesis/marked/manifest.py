@@ -12,12 +12,15 @@ ACTION: Final = "R"
 
 
 class ShardRange(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """The records of a manifest in one shard."""
+    """The records of a manifest in one shard.
+
+    They stand between two records of their sender, both included, which may be of other transactions.
+    """
 
     first: str
-    """The lowest sequence number, by value: these are decimals of varying length."""
+    """The lower sequence number, by value: these are decimals of varying length."""
     last: str
-    """The highest."""
+    """The higher one."""
     count: int
     """How many positions were accepted there."""
 

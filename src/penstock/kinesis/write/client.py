@@ -28,6 +28,7 @@ from penstock.kinesis.aws.outcome import (
     Placed,
     Refused,
     Result,
+    Taken,
     Unsent,
     classify_error,
     is_in_order,
@@ -292,7 +293,7 @@ def _read_answer(content: bytes, keys: Sequence[str]) -> Result:
             f"PutRecords answered for {len(entries)} records of {len(keys)}",
             stream_fault=False,
         )
-    return Accepted(entries) if is_in_order(keys, entries) else Answered(entries)
+    return Accepted(Taken.of(entries)) if is_in_order(keys, entries) else Answered(entries)
 
 
 def _read_placed(content: bytes) -> Placed | Failed:

@@ -12,7 +12,7 @@ import structlog
 from penstock.abandonable import DaemonThreads
 from penstock.clock import awake_or_asleep
 from penstock.errors import LineStale, SinkOutage
-from penstock.kinesis.aws.outcome import Entry, Failed, MarkResult, Placed, Refused, Unsent
+from penstock.kinesis.aws.outcome import Failed, MarkResult, Placed, Refused, Taken, Unsent
 from penstock.kinesis.marked.manifest import encode, partition_key
 from penstock.kinesis.write.event import ChangeEvent
 from penstock.kinesis.write.gate import Flight, SendGate
@@ -109,9 +109,9 @@ class Marker:
         """Call this whenever more may be confirmed."""
         self._on_moved.append(callback)
 
-    def accepted(self, events: Sequence[ChangeEvent], entries: Sequence[Entry]) -> None:
+    def accepted(self, events: Sequence[ChangeEvent], taken: Taken) -> None:
         """These events were accepted, and are marked in the tracker."""
-        self._marks.accepted(events, entries, self._tracker.frontier_lsn)
+        self._marks.accepted(events, taken, self._tracker.frontier_lsn)
         # Behind the first that waits, more of them change nothing about when a manifest is due.
         if self._rests and self.is_behind:
             self._wake.set()

@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from penstock.kinesis.aws.outcome import Entry
+from penstock.kinesis.aws.outcome import Taken
 from penstock.kinesis.marked.manifest import ACTION, Manifest
 from penstock.kinesis.write.tally import MarkableRecord, Records, Tally
 from penstock.model.lsn import format_lsn
@@ -102,20 +102,24 @@ class Marks:
         complete_lsn = self.complete_lsn(frontier_lsn)
         return any(each.first < complete_lsn for each in self._uncounted)
 
-    def accepted(self, events: Sequence[MarkableRecord], entries: Sequence[Entry], frontier_lsn: int) -> None:
+    def accepted(self, events: Sequence[MarkableRecord], taken: Taken, frontier_lsn: int) -> None:
         """These events were accepted and marked, and the frontier is now there."""
         if not events:
             return
-        records = Records.of(events, entries)
-        if not records.is_by_transaction:
-            self._keep(records, frontier_lsn)
-            return
-        self._pass_spans(frontier_lsn)
-        # Mostly all but its last transaction is complete.
-        rest = self._count(records, self.complete_lsn(frontier_lsn))
-        if rest is not None and rest.is_one_transaction:
-            self._span(rest.places[0]).tally.add(rest)
-        elif rest is not None:
+        records = Records.of(events, taken)
+        self._pass_whole(frontier_lsn)
+        complete_lsn = self.complete_lsn(frontier_lsn)
+        rest: Records | None = records
+        if records.is_by_transaction:
+            # Mostly all but its last transaction is complete.
+            rest = self._count(records, complete_lsn)
+            if rest is not None and rest.is_one_transaction:
+                self._span(rest.places[0]).tally.add(rest)
+                rest = None
+        elif max(records.places) < complete_lsn:
+            self._next.add(records)
+            rest = None
+        if rest is not None:
             self._keep(rest, frontier_lsn)
 
     def _count(self, records: Records, complete_lsn: int) -> Records | None:
@@ -123,13 +127,15 @@ class Marks:
 
         They stand in the order of their transactions.
         """
-        count, below = len(records.places), bisect_left(records.places, complete_lsn)
-        if below == count:
+        below = bisect_left(records.places, complete_lsn)
+        if below == len(records.places):
             self._next.add(records)
             return None
-        if below:
-            self._next.add(records.part(0, below))
-        return records.part(below, count)
+        if not below:
+            return records
+        complete, rest = records.split(below)
+        self._next.add(complete)
+        return rest
 
     def _keep(self, records: Records, frontier_lsn: int) -> None:
         self._uncounted.append(_Request.of(records))
@@ -190,25 +196,32 @@ class Marks:
         self._spans = spans
 
     def _pass(self, frontier_lsn: int) -> None:
-        """The frontier is there: count what it has passed."""
-        self._pass_spans(frontier_lsn)
+        """The frontier is there: count all that it has passed."""
+        self._pass_whole(frontier_lsn)
+        complete_lsn = self.complete_lsn(frontier_lsn)
+        for at, each in enumerate(self._uncounted):
+            if each.first < complete_lsn:
+                rest = self._count(each.records.by_transaction(), complete_lsn)
+                assert rest is not None, "the frontier stands in it"
+                self._uncounted[at] = _Request.of(rest)
+                self._uncounted_records -= len(each.records.places) - len(rest.places)
+
+    def _pass_whole(self, frontier_lsn: int) -> None:
+        """The frontier is there: count the tallies and the requests that it has passed as a whole."""
+        count = bisect_left(self._spans, frontier_lsn, key=_last)
+        for span in self._spans[:count]:
+            self._next.merge(span.tally)
+        del self._spans[:count]
+        if not self._uncounted:
+            return
         complete_lsn = self.complete_lsn(frontier_lsn)
         requests, self._uncounted = self._uncounted, []
         for each in requests:
             if each.last < complete_lsn:
                 self._next.add(each.records)
                 self._uncounted_records -= len(each.records.places)
-            elif each.first >= complete_lsn:
+            else:
                 self._uncounted.append(each)
-            elif (rest := self._count(each.records.by_transaction(), complete_lsn)) is not None:
-                self._uncounted_records -= len(each.records.places) - len(rest.places)
-                self._uncounted.append(_Request.of(rest))
-
-    def _pass_spans(self, frontier_lsn: int) -> None:
-        count = bisect_left(self._spans, frontier_lsn, key=_last)
-        for span in self._spans[:count]:
-            self._next.merge(span.tally)
-        del self._spans[:count]
 
     def _tally(self, some: Records) -> None:
         """Count records by transaction, in as few steps as there are transactions."""

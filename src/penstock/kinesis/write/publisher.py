@@ -20,6 +20,7 @@ from penstock.kinesis.aws.outcome import (
     Outcome,
     Refused,
     Result,
+    Taken,
     Unsent,
     judge,
     throttling_shards,
@@ -41,7 +42,7 @@ _MUCH = 0.5
 """A share of the in-flight limits: from here on it matters what waits behind a failing key."""
 
 _Callback = Callable[[], None]
-OnAccepted = Callable[[Sequence[ChangeEvent], Sequence[Entry]], None]
+OnAccepted = Callable[[Sequence[ChangeEvent], Taken], None]
 
 _log = structlog.get_logger()
 
@@ -262,9 +263,9 @@ class KinesisPublisher:
 
     def _apply(self, request: Request, result: Result, now: float) -> None:
         match result:
-            case Accepted(entries):
+            case Accepted(taken):
                 self._plan.accept(request)
-                self._accepted(request.events, entries, now)
+                self._accepted(request.events, taken, now)
             case Answered(entries):
                 self._answered_for_each(request, entries, now)
             case Refused(code, message):
@@ -334,7 +335,7 @@ class KinesisPublisher:
     def _settled(self, settled: Settled, entries: Sequence[Entry], now: float) -> None:
         """`entries`: what Kinesis answered for those that are accepted."""
         if settled.accepted:
-            self._accepted(settled.accepted, entries, now)
+            self._accepted(settled.accepted, Taken.of(entries), now)
         for event in settled.undeliverable:
             self._refused_at_first.discard(event.ack_id)
             if self._undeliverable.blocks:
@@ -362,7 +363,7 @@ class KinesisPublisher:
         self._plan.replace(event, now)
         self._wake.set()
 
-    def _accepted(self, events: list[ChangeEvent], entries: Sequence[Entry], now: float) -> None:
+    def _accepted(self, events: list[ChangeEvent], taken: Taken, now: float) -> None:
         self._clock.judged(now)
         self._health.clear_fault(Fault.STREAM)
         if self._refused_at_first:
@@ -370,10 +371,10 @@ class KinesisPublisher:
         self._metrics.count_accepted(
             len(events), sum([event.record_size_bytes for event in events]), now - events[0].received_at
         )
-        self._metrics.shards.count_accepted([entry.shard for entry in entries])
+        self._metrics.shards.count_accepted({shard: each.count for shard, each in taken.shards.items()})
         self._tracker.mark_published_ids([event.ack_id for event in events])
         if self._on_accepted is not None:
-            self._on_accepted(events, entries)
+            self._on_accepted(events, taken)
         self._queue.tasks_done(events)
         if self._pointer is not None and self._pointer in events:
             self._pointer = None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol, Self
 
-from penstock.kinesis.aws.outcome import Entry
+from penstock.kinesis.aws.outcome import Taken
 from penstock.kinesis.marked.manifest import ShardRange, TableMark
 from penstock.model.change import Truncate
 from penstock.model.relation import Relation
@@ -43,29 +43,24 @@ class Records(NamedTuple):
     """Commit LSNs."""
     sizes: list[int]
     tables: list[Relation | Truncate | None]
-    entries: Sequence[Entry]
+    taken: Taken
     """Where they are."""
 
     @classmethod
-    def of(cls, events: Sequence[MarkableRecord], entries: Sequence[Entry]) -> Self:
+    def of(cls, events: Sequence[MarkableRecord], taken: Taken) -> Self:
         """These events were accepted there."""
-        assert len(events) == len(entries), "an entry for each event"
+        assert len(events) == len(taken.entries), "an entry for each event"
         return cls(
             [event.commit_lsn for event in events],
             [event.record_size_bytes for event in events],
             [event.table for event in events],
-            entries,
+            taken,
         )
 
     @property
     def is_by_transaction(self) -> bool:
         """Whether they stand in the order of their transactions."""
         return sorted(self.places) == self.places
-
-    @property
-    def is_one_transaction(self) -> bool:
-        """Whether all are of one; they stand in the order of their transactions."""
-        return self.places[0] == self.places[-1]
 
     def by_transaction(self) -> Self:
         """The same, in the order of their transactions."""
@@ -77,8 +72,13 @@ class Records(NamedTuple):
             places=sorted(places),
             sizes=[self.sizes[at] for at in order],
             tables=[self.tables[at] for at in order],
-            entries=[self.entries[at] for at in order],
+            taken=self.taken._replace(entries=[self.taken.entries[at] for at in order]),
         )
+
+    @property
+    def is_one_transaction(self) -> bool:
+        """Whether all are of one; they stand in the order of their transactions."""
+        return self.places[0] == self.places[-1]
 
     def part(self, start: int, end: int) -> Self:
         """Some of them."""
@@ -86,7 +86,15 @@ class Records(NamedTuple):
             places=self.places[start:end],
             sizes=self.sizes[start:end],
             tables=self.tables[start:end],
-            entries=self.entries[start:end],
+            taken=self.taken.of(self.taken.entries[start:end]),
+        )
+
+    def split(self, at: int) -> tuple[Self, Self]:
+        """Those before this place, and the others."""
+        before, behind = self.taken.split(at)
+        return (
+            type(self)(self.places[:at], self.sizes[:at], self.tables[:at], before),
+            type(self)(self.places[at:], self.sizes[at:], self.tables[at:], behind),
         )
 
 
@@ -136,20 +144,14 @@ class Tally:
         else:
             for table, count in Counter(tables).items():
                 self._count(table, count)
-        numbers: defaultdict[str, list[str]] = defaultdict(list)
-        for entry in some.entries:
-            numbers[entry.shard].append(entry.sequence)
-        for shard, its_own in numbers.items():
-            self._place(shard, its_own)
+        for shard, stand in some.taken.shards.items():
+            self._place(shard, stand)
 
-    def _place(self, shard: str, numbers: list[str]) -> None:
-        # By text, and then, as sorting is stable, by length: by value. They mostly ascend, so both are quick.
-        numbers.sort()
-        numbers.sort(key=len)
-        known = self._shards.setdefault(shard, _Range(numbers[0]))
-        known.count += len(numbers)
-        known.include(numbers[0])
-        known.include(numbers[-1])
+    def _place(self, shard: str, stand: ShardRange) -> None:
+        known = self._shards.setdefault(shard, _Range(stand.first))
+        known.count += stand.count
+        known.include(stand.first)
+        known.include(stand.last)
 
     def _count(self, table: Relation | Truncate | None, changes: int) -> None:
         if isinstance(table, Truncate):
@@ -163,10 +165,7 @@ class Tally:
         self.records += other.records
         self.size_bytes += other.size_bytes
         for name, shard in other._shards.items():
-            mine = self._shards.setdefault(name, _Range(shard.first))
-            mine.count += shard.count
-            mine.include(shard.first)
-            mine.include(shard.last)
+            self._place(name, ShardRange(shard.first, shard.last, shard.count))
         for relation, count in other._tables.items():
             self._count(relation, count)
         for relation, at in other._truncated.items():

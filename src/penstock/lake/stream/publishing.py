@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final
 
 from penstock.kinesis.aws.backoff import full_jitter
-from penstock.kinesis.aws.outcome import Accepted, Answered, Entry, Failed, Outcome, Refused, Result, judge
+from penstock.kinesis.aws.outcome import Accepted, Answered, Failed, Outcome, Refused, Result, Taken, judge
 from penstock.kinesis.write.batcher import MicroBatcher
 from penstock.kinesis.write.event import ChangeEvent
 from penstock.kinesis.write.plan import PublishPlan, Request
@@ -78,13 +78,13 @@ class TaskPublisher:
     def _settle(self, request: Request, result: Result) -> None:
         now = time.monotonic()
         match result:
-            case Accepted(entries):
+            case Accepted(taken):
                 self._plan.accept(request)
-                self._count(request.events, entries, now)
+                self._count(request.events, taken, now)
             case Answered(entries):
                 outcomes = judge([event.partition_key for event in request.events], entries)
                 pairs = zip(entries, outcomes, strict=True)
-                taken = [entry for entry, outcome in pairs if outcome is Outcome.ACCEPTED]
+                taken = Taken.of([entry for entry, outcome in pairs if outcome is Outcome.ACCEPTED])
                 settled = self._plan.settle(request, outcomes, now)
                 self._failure = ", ".join(sorted({entry.code for entry in entries if entry.code}))
                 self._count(settled.accepted, taken, now)
@@ -99,8 +99,8 @@ class TaskPublisher:
             case _:
                 raise AssertionError("nobody forbids a request")
 
-    def _count(self, events: Sequence[ChangeEvent], entries: Sequence[Entry], now: float) -> None:
-        self._tally.add(Records.of(events, entries))
+    def _count(self, events: Sequence[ChangeEvent], taken: Taken, now: float) -> None:
+        self._tally.add(Records.of(events, taken))
         self._held_bytes -= sum(event.record_size_bytes for event in events)
         if events:
             self._accepted_at = now

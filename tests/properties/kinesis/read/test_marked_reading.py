@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.demo.stream_reader import StreamReader
-from penstock.kinesis.aws.outcome import Entry
+from penstock.kinesis.aws.outcome import Entry, Taken
 from penstock.kinesis.marked.manifest import Manifest, decode, encode, partition_key
 from penstock.kinesis.marked.prefix import MarkPrefix
 from penstock.kinesis.read.client import MOST_RECORDS, Page, ReadRecord, Start, StreamClient
@@ -137,7 +137,7 @@ class Capture:
             if rng.random() < 0.05:
                 return  # killed before its last transaction was complete
             frontier = end
-            marks.accepted(events, entries, frontier)
+            marks.accepted(events, Taken.of(entries), frontier)
             if rng.random() < 0.6:
                 draft = marks.draft(frontier)
                 self.stream.put(partition_key(SLOT), encode(signature.manifest(draft)))

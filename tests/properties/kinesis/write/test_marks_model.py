@@ -7,8 +7,8 @@ from typing import NamedTuple
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from penstock.kinesis.aws.outcome import Entry
-from penstock.kinesis.marked.manifest import ShardRange, TableMark
+from penstock.kinesis.aws.outcome import Entry, Taken
+from penstock.kinesis.marked.manifest import TableMark
 from penstock.kinesis.write.event import ChangeEvent
 from penstock.kinesis.write.marks import Draft, Marks
 from penstock.kinesis.write.tally import MOST_TABLES, Records, Tally
@@ -20,7 +20,7 @@ HISTORY = History(2, {1: 60})
 TABLES = [Relation("public", "a"), Relation("public", 'b".c'), None]
 
 
-class Taken(NamedTuple):
+class Known(NamedTuple):
     event: ChangeEvent
     entry: Entry
 
@@ -42,7 +42,7 @@ class MarksMachine(RuleBasedStateMachine):
         self.next_lsn = 10
         self.sequence = 8
         self.waiting: list[Waiting] = []
-        self.taken: list[Taken] = []
+        self.taken: list[Known] = []
         self.ends: list[tuple[int, int]] = []
         """Of each transaction: its commit LSN, and its end."""
         self.draft: Draft | None = None
@@ -70,8 +70,8 @@ class MarksMachine(RuleBasedStateMachine):
             # Numbers get longer with time, and don't ascend in what we are told.
             self.sequence += data.draw(st.integers(-3, 5))
             entries.append(Entry(shard=data.draw(st.sampled_from("xyz")), sequence=str(abs(self.sequence))))
-        self.taken += map(Taken, events, entries)
-        self.marks.accepted(events, entries, self.frontier())
+        self.taken += map(Known, events, entries)
+        self.marks.accepted(events, Taken.of(entries), self.frontier())
         if len(self.overtakers()) > 3:
             self.crowded_until = max(each.event.commit_lsn for each in self.taken)
 
@@ -114,7 +114,7 @@ class MarksMachine(RuleBasedStateMachine):
         complete_lsn = self.marks.complete_lsn(self.frontier())
         return {each.event.commit_lsn for each in self.taken if each.event.commit_lsn >= complete_lsn}
 
-    def between(self, since: int, resolved: int) -> list[Taken]:
+    def between(self, since: int, resolved: int) -> list[Known]:
         return [each for each in self.taken if since <= each.event.commit_lsn < resolved]
 
     def check(self, tally: Tally, since: int, resolved: int) -> None:
@@ -123,11 +123,14 @@ class MarksMachine(RuleBasedStateMachine):
             len(taken),
             sum(each.event.record_size_bytes for each in taken),
         )
-        expected = {}
-        for shard in sorted({each.entry.shard for each in taken}):
-            numbers = sorted(int(each.entry.sequence) for each in taken if each.entry.shard == shard)
-            expected[shard] = ShardRange(str(numbers[0]), str(numbers[-1]), len(numbers))
-        assert tally.shards() == expected
+        assert list(tally.shards()) == sorted({each.entry.shard for each in taken})
+        for shard, told in tally.shards().items():
+            numbers = [int(each.entry.sequence) for each in taken if each.entry.shard == shard]
+            assert told.count == len(numbers)
+            assert int(told.first) <= min(numbers)
+            assert int(told.last) >= max(numbers)
+            there = {each.entry.sequence for each in self.taken if each.entry.shard == shard}
+            assert {told.first, told.last} <= there, "no end that isn't a record"
         tables = {}
         for table in {each.event.relation for each in taken} - {None}:
             own = [each.event for each in taken if each.event.relation == table]
@@ -148,5 +151,5 @@ def test_many_tables_are_a_star() -> None:
     for number in range(MOST_TABLES + 1):
         event = ChangeEvent(1, b"", "k", 1, 1, 0, 0.0, table=Relation("public", f"t{number}"))
         assert tally.tables(HISTORY) != "*"
-        tally.add(Records.of([event], [Entry(shard="x", sequence="1")]))
+        tally.add(Records.of([event], Taken.of([Entry(shard="x", sequence="1")])))
     assert tally.tables(HISTORY) == "*"

@@ -12,11 +12,13 @@ from penstock.kinesis.aws.outcome import (
     Failed,
     Outcome,
     Refused,
+    Taken,
     classify_error,
     is_in_order,
     judge,
     throttling_shards,
 )
+from penstock.kinesis.marked.manifest import ShardRange
 from tests.kinesis_answers import entries
 
 ACCEPTED, SLIPPED, RETRY, UNDELIVERABLE = (
@@ -134,3 +136,27 @@ def test_the_shard_that_is_at_its_limit_is_named_in_the_message() -> None:
     ]
 
     assert throttling_shards(answer) == ["shardId-000000000007", "unknown"]
+
+
+def test_ranges_of_a_part_hold_all_of_it_and_their_ends_are_records() -> None:
+    shards, numbers = "xyxxyzx", ["9", "8", "10", "100", "11", "7", "12"]
+    whole = Taken.of(
+        [Entry(shard=shard, sequence=number) for shard, number in zip(shards, numbers, strict=True)]
+    )
+    assert whole.shards == {
+        "x": ShardRange("9", "100", 4),
+        "y": ShardRange("8", "11", 2),
+        "z": ShardRange("7", "7", 1),
+    }
+    for at in range(len(shards) + 1):
+        parts = whole.split(at)
+        assert [*parts[0].entries, *parts[1].entries] == whole.entries
+        for part in parts:
+            assert set(part.shards) == {entry.shard for entry in part.entries}
+            for shard, found in part.shards.items():
+                its_own = [int(entry.sequence) for entry in part.entries if entry.shard == shard]
+                assert found.count == len(its_own)
+                assert int(found.first) <= min(its_own) <= max(its_own) <= int(found.last)
+                assert {found.first, found.last} <= {
+                    entry.sequence for entry in whole.entries if entry.shard == shard
+                }

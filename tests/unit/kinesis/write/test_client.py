@@ -21,6 +21,7 @@ from penstock.kinesis.aws.outcome import (
     Placed,
     Refused,
     Result,
+    Taken,
     throttling_shards,
 )
 from penstock.kinesis.write.client import KinesisClient
@@ -260,7 +261,7 @@ def test_records_that_were_taken_in_another_order_are_no_success(
 
     assert isinstance(client.put_records(events((b"a", "k"), (b"b", "k"))), Answered)
     assert client.put_records(events((b"a", "k"), (b"b", "l"))) == Accepted(
-        [Entry(shard=SHARD, sequence="10"), Entry(shard=SHARD, sequence="9")]
+        Taken.of([Entry(shard=SHARD, sequence="10"), Entry(shard=SHARD, sequence="9")])
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from penstock.errors import LineStale, SinkOutage
-from penstock.kinesis.aws.outcome import Failed, MarkResult, Placed, Refused, Unsent
+from penstock.kinesis.aws.outcome import Failed, MarkResult, Placed, Refused, Taken, Unsent
 from penstock.kinesis.write.event import ChangeEvent
 from penstock.kinesis.write.mark_pace import MUCH_WAL_BYTES, MarkPace
 from penstock.kinesis.write.marker import Marker
@@ -65,7 +65,7 @@ class Made(NamedTuple):
 
     def accept(self, commit_lsn: int, frontier_lsn: int) -> None:
         self.tracker.frontier_lsn = frontier_lsn
-        self.marker.accepted([ChangeEvent(1, b"", "k", 9, commit_lsn, 0, 0.0)], entries([None]))
+        self.marker.accepted([ChangeEvent(1, b"", "k", 9, commit_lsn, 0, 0.0)], Taken.of(entries([None])))
 
     async def until(self, done: Callable[[], bool]) -> None:
         running = asyncio.create_task(self.marker.run())

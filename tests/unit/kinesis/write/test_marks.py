@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.kinesis.aws.outcome import Taken
 from penstock.kinesis.write import marks as marks_module
 from penstock.kinesis.write.event import ChangeEvent
 from penstock.kinesis.write.marks import Marks
@@ -30,7 +31,7 @@ def request(*places: int) -> list[ChangeEvent]:
 
 
 def accept(marks: Marks, events: list[ChangeEvent], frontier_lsn: int) -> None:
-    marks.accepted(events, entries([None] * len(events)), frontier_lsn)
+    marks.accepted(events, Taken.of(entries([None] * len(events))), frontier_lsn)
 
 
 def mixed(records: int) -> list[ChangeEvent]:

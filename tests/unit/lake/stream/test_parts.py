@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.kinesis.aws.outcome import Entry
+from penstock.kinesis.aws.outcome import Entry, Taken
 from penstock.kinesis.marked.manifest import ShardRange, TableMark
 from penstock.kinesis.write.event import ChangeEvent
 from penstock.kinesis.write.tally import MOST_TABLES, Records, Tally
@@ -14,6 +14,10 @@ from penstock.model.stream_position import History
 ORDERS = Relation("public", "orders")
 
 
+def at(shard: str, sequence: str) -> Taken:
+    return Taken.of([Entry(shard=shard, sequence=sequence)])
+
+
 def event(lsn: int, *, truncates: bool = False) -> ChangeEvent:
     return ChangeEvent(
         1, b"{}", "k", 10, lsn, 0, 0.0, table=Truncate(ORDERS, lsn, 0) if truncates else ORDERS
@@ -22,9 +26,9 @@ def event(lsn: int, *, truncates: bool = False) -> ChangeEvent:
 
 def test_ranges_go_by_number_and_counts_add_up() -> None:
     one, other = Tally(), Tally()
-    one.add(Records.of([event(5, truncates=True)], [Entry(shard="s0", sequence="99")]))
-    one.add(Records.of([event(6)], [Entry(shard="s1", sequence="7")]))
-    other.add(Records.of([event(7, truncates=True)], [Entry(shard="s0", sequence="100")]))
+    one.add(Records.of([event(5, truncates=True)], at("s0", "99")))
+    one.add(Records.of([event(6)], at("s1", "7")))
+    other.add(Records.of([event(7, truncates=True)], at("s0", "100")))
     history = History(1, {})
     part = together([Part.of(one, history), Part.of(other, history)])
     assert part == Part(

@@ -7,7 +7,16 @@ from itertools import count
 
 import pytest
 
-from penstock.kinesis.aws.outcome import Accepted, Answered, Entry, Failed, Refused, Result, is_in_order
+from penstock.kinesis.aws.outcome import (
+    Accepted,
+    Answered,
+    Entry,
+    Failed,
+    Refused,
+    Result,
+    Taken,
+    is_in_order,
+)
 from penstock.kinesis.write.event import ChangeEvent
 from penstock.lake.errors import StorageFailed
 from penstock.lake.stream import publishing
@@ -35,7 +44,7 @@ class Sink:
             entries.append(Entry(error=code, shard="s", sequence="" if code else str(number)))
         self.requests += 1
         keys = [event.partition_key for event in events]
-        return Accepted(entries) if is_in_order(keys, entries) else Answered(entries)
+        return Accepted(Taken.of(entries)) if is_in_order(keys, entries) else Answered(entries)
 
     def probe(self) -> Failed | None:
         return None
