@@ -90,6 +90,29 @@ def test_long_keys_missing_keys_and_broken_json_are_published(rig: Rig, tmp_path
     check_stream(rig)
 
 
+def test_a_table_altered_to_an_odd_type_has_no_record_in_a_marked_stream(rig: Rig, tmp_path: Path) -> None:
+    """Changes of it that were read before were in order, and so are those behind it."""
+    rig.psql("CREATE TABLE odd (id int PRIMARY KEY)")
+    rig.psql("""CREATE TYPE "we""ird" AS ENUM ('a')""")
+    with rig.capture(KINESIS_MARKED_STREAM=True, **quarantine(tmp_path)) as capture:
+        rig.psql("INSERT INTO odd SELECT generate_series(1, 20)")
+        rig.psql("""ALTER TABLE odd ADD COLUMN value "we""ird" DEFAULT 'a'""")
+        rig.psql("INSERT INTO odd SELECT generate_series(21, 25)")
+        rig.psql("""BEGIN; INSERT INTO odd VALUES (26); ALTER TABLE odd DROP COLUMN value;
+            INSERT INTO odd VALUES (27), (28); COMMIT""")
+        rig.psql("INSERT INTO odd VALUES (29)")
+        rig.wait_until_confirmed()
+        assert metric(capture, "penstock_undeliverable_quarantined_total") == 6
+        assert_calm(capture)
+    changes = [change for change in rig.changes() if change.action != "R"]
+    assert sorted(change.row["id"] for change in changes if change.action == "I") == [
+        *range(1, 21),
+        *range(27, 30),
+    ]
+    assert [change.action for change in changes].count("Q") == 6
+    assert len(changes) == 29
+
+
 def test_large_records_are_quarantined_in_their_places(rig: Rig, tmp_path: Path) -> None:
     rig.psql(DOCS)
     rig.psql("""CREATE TYPE "we""ird" AS ENUM ('a')""")

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from penstock.capture.ack import AckTracker
 from penstock.capture.commit_times import CommitTimes
+from penstock.decoding.decoder import Layout
 from penstock.kinesis.marked.prefix import INVALID, PREFIX_BYTES, MarkPrefix, takes_prefix, validate
 from penstock.kinesis.write.event import NO_OBJECT, ChangeEvent
 from penstock.kinesis.write.partition_key import KeyedRelation, PartitionKeys, UnknownRelation
@@ -80,6 +81,10 @@ class Intake:
         """Part of the walk: how many more entries the AckTracker may take."""
         self._is_odd = False
         """Whether one of the events is not what the decoder expects."""
+        self._layout: Layout | None = None
+        """What the changes of the open run look like."""
+        self._samples: list[bytes] = []
+        """The payloads that are to be looked at."""
         self._now = 0.0
         self.totals = Totals()
         self.commit_times = CommitTimes()
@@ -94,8 +99,9 @@ class Intake:
         self._events, self._unknown, self._unfit = [], None, None
         self.room = self.window - self._tracker.pending_count
         self._now = now
-        self._is_odd = False
+        self._is_odd, self._samples = False, []
         next_frame = self._walk.take(frames, start, self)
+        self._end_run()
         has_faults = self._prefix is not None and self._mark(self._prefix)
         return Batch(self._events, next_frame, self._unknown, self._unfit, has_faults)
 
@@ -110,12 +116,15 @@ class Intake:
         table: Relation | Truncate | None = None
         if self._prefix is not None:
             # Only manifests ask for the table, and mostly it came with the key.
-            table = self._scanner.relation or self._table(change)
+            layout = self._scanner.found
+            table = self._table(change) if layout is None else layout.relation
+            if layout is None or layout is not self._layout:
+                self._begin_run(layout, change.payload)
         self._add(change.payload, key, change.commit_lsn, change.op_offset, self._safe_lsn, table)
         return True
 
     def _table(self, change: Change) -> Relation | Truncate | None:
-        """Read from a change whose key is not that of an ordinary row."""
+        """Read from a change that is not like others that were read before."""
         self._is_odd |= change.action is None
         relation = self._keys.relation(change.payload)
         if relation is None or change.action is not Action.TRUNCATE:
@@ -125,6 +134,7 @@ class Intake:
     def begin(self, begin: Boundary) -> None:
         """Part of the walk: a transaction starts."""
         self._safe_lsn = self._walk.safe_lsn
+        self._end_run()
         self.commit_times.note(begin.commit_lsn, begin.committed_at)
         if self._publish_transactions:
             self._add_boundary(begin, -1, self._safe_lsn)
@@ -132,6 +142,7 @@ class Intake:
     def commit(self, commit: Boundary, safe_lsn: int) -> None:
         """Part of the walk: the open transaction is complete."""
         self.totals.transactions += 1
+        self._end_run()
         if self._publish_transactions:
             self._add_boundary(commit, OP_INFINITY, safe_lsn)
         else:
@@ -172,9 +183,28 @@ class Intake:
             prefix.give([self._unfit])
         return self._find_faults()
 
+    def _begin_run(self, layout: Layout | None, payload: bytes) -> None:
+        self._end_run()
+        self._layout = layout
+        self._samples.append(payload)
+
+    def _end_run(self) -> None:
+        if self._layout is not None:
+            self._layout = None
+            if self._events and self._events[-1].payload is not self._samples[-1]:
+                self._samples.append(self._events[-1].payload)
+
     def _find_faults(self) -> bool:
+        """Whether some of the events take no prefix.
+
+        What isn't like changes that were read before is looked at each time. Of a run, changes of a table
+        that look alike and are of one transaction, the first and the last are. It is the name of a column's
+        type that can make a payload invalid, never a value: they all do, or none does, unless the transaction
+        itself alters the table to and fro between two of them. Such a change goes out as it would into a
+        plain stream.
+        """
         try:
-            deque(map(validate, [event.payload for event in self._events]), maxlen=0)
+            deque(map(validate, self._samples), maxlen=0)
             has_faults = self._is_odd
         except INVALID:
             has_faults = True

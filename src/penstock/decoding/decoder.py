@@ -114,14 +114,23 @@ class TransactionEnds(NamedTuple):
     """In Unix seconds, on the server's clock; a tenth of a second is exact enough."""
 
 
+class Layout(Protocol):
+    """How the changes of a table look that have one action, until the table is altered."""
+
+    @property
+    def relation(self) -> Relation:
+        """The table."""
+
+
 class KeyScanner(Protocol):
     """A short cut to the partition key of an ordinary change, for plugins whose payloads allow one."""
 
-    relation: Relation | None
-    """The table of the payload that was scanned last; None if its key was not found.
+    @property
+    def found(self) -> Layout | None:
+        """What the payload looks like that was scanned last; None if its key was not found.
 
-    A truncate has no key.
-    """
+        A truncate has no key.
+        """
 
     def scan(self, payload: bytes) -> str | None:
         """The key, where everything that it depends on is as it was when it was learnt; else None."""

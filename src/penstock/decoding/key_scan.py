@@ -56,13 +56,13 @@ class Wal2JsonKeyScanner:
         """By action and place."""
         self._last: _Template | None = None
         """The one that fitted last."""
-        self.relation: Relation | None = None
+        self.found: _Template | None = None
         """See KeyScanner."""
 
     def scan(self, payload: bytes) -> str | None:
         """The key, if the payload looks as expected."""
         # Written out: this is the path of every change, and mostly the table is that of the change before.
-        self.relation = None
+        self.found = None
         start = payload.find(_SCHEMA)
         template = self._last
         if (
@@ -87,7 +87,7 @@ class Wal2JsonKeyScanner:
             old = payload[payload.rfind(template.identity) + len(template.identity) : -len(template.tail)]
             if not old.endswith(b"}],") or not old[:-3].isdigit():
                 return None
-        self.relation = template.relation
+        self.found = template
         return template.prefix + value.decode()
 
     def learn(self, payload: bytes, relation: Relation, *, prefix: str, name: str) -> None:

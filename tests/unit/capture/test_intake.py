@@ -350,6 +350,48 @@ def test_what_is_no_object_is_unfit_for_a_marked_stream() -> None:
     assert not some.take(xlogdata(row(9))).has_faults
 
 
+def odd(number: int) -> bytes:
+    """A change of a table that was altered: one of its columns has a type with a quoted name now."""
+    return row(number).replace(b"}]", b'},{"name":"odd","type":""My type"","value":"x"}]', 1)
+
+
+@pytest.mark.parametrize("before", [0, 1, 5])
+@pytest.mark.parametrize("alike", [1, 2, 9])
+def test_a_table_that_is_altered_to_an_odd_type_is_noticed_by_its_first_change(
+    before: int, alike: int
+) -> None:
+    """However many changes were read that were in order, and however the frames come."""
+    some = parts(prefix=MARK)
+    some.take(*transaction(100, 110, *range(1, before + 1)))
+
+    taken = some.take(
+        *transaction(200, 210, 7),
+        boundary("B", 300, 310),
+        *[xlogdata(odd(number)) for number in range(alike)],
+        boundary("C", 300, 310),
+        *transaction(400, 410, 8),
+    )
+
+    assert [event.fault for event in taken.events] == [None, *[NO_OBJECT] * alike, None]
+    assert taken.has_faults
+    assert not some.take(*transaction(500, 510, 9)).has_faults
+
+
+def test_a_transaction_that_alters_its_table_is_noticed_by_its_last_change() -> None:
+    some = parts(prefix=MARK)
+    some.take(*transaction(100, 110, 1, 2))
+    taken = some.take(boundary("B", 200, 210), *map(xlogdata, [row(3), row(4), odd(5), odd(6)]))
+    assert [event.fault for event in taken.events] == [None, None, NO_OBJECT, NO_OBJECT]
+
+
+def test_a_change_of_another_kind_ends_a_run() -> None:
+    some = parts(prefix=MARK)
+    some.take(*transaction(100, 110, 1, 2))
+    other = b'{"action":"T","schema":"public","table":"t"}'
+    taken = some.take(boundary("B", 200, 210), *map(xlogdata, [row(3), odd(4), other, row(5)]))
+    assert [event.fault for event in taken.events] == [None, NO_OBJECT, None, None]
+
+
 def test_what_is_json_but_no_object_is_unfit_too() -> None:
     some = parts(prefix=MARK)
     taken = some.take(boundary("B", 100, 110), xlogdata(b"[7]"), xlogdata(row(8)))

@@ -63,7 +63,7 @@ from penstock.status.metrics import ShapesMetrics
 class NoScanner:
     """Payloads without a short cut."""
 
-    relation: Relation | None = None
+    found: None = None
 
     def scan(self, payload: bytes) -> str | None:
         return None

@@ -152,7 +152,8 @@ class PartitionKeys:
 
     def relation(self, payload: bytes) -> Relation | None:
         """The table of a payload, right after its key was asked for: mostly that came with the key."""
-        return self.scanner.relation or self._decoder.relation(payload)
+        found = self.scanner.found
+        return self._decoder.relation(payload) if found is None else found.relation
 
     def _read(self, payload: bytes, wal_start: int) -> str:
         try:
