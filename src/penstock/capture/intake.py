@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.capture.ack import AckTracker
 from penstock.capture.commit_times import CommitTimes
@@ -16,6 +16,9 @@ from penstock.model.change import Action, Boundary, Change, Truncate
 from penstock.model.log_offset import OP_INFINITY
 from penstock.model.relation import Relation
 from penstock.postgres.stream.walk import FrameWalk
+
+_UPDATE: Final = Action.UPDATE
+"""By a name of its own: an enum's member is slow to find, and every change is asked."""
 
 
 class Batch(NamedTuple):
@@ -120,6 +123,8 @@ class Intake:
             table = self._table(change) if layout is None else layout.relation
             if layout is None or layout is not self._layout:
                 self._begin_run(layout, change.payload)
+            elif change.action is _UPDATE:
+                self._samples.append(change.payload)
         self._add(change.payload, key, change.commit_lsn, change.op_offset, self._safe_lsn, table)
         return True
 
@@ -197,11 +202,11 @@ class Intake:
     def _find_faults(self) -> bool:
         """Whether some of the events take no prefix.
 
-        What isn't like changes that were read before is looked at each time. Of a run, changes of a table
-        that look alike and are of one transaction, the first and the last are. It is the name of a column's
-        type that can make a payload invalid, never a value: they all do, or none does, unless the transaction
-        itself alters the table to and fro between two of them. Such a change goes out as it would into a
-        plain stream.
+        It is the name of a column's type that can make a payload invalid, never a value. So of a run, inserts
+        or deletes of a table that are of one transaction, the first and the last are looked at: all have the
+        same columns, unless somebody alters or renames the type to and fro meanwhile. Such a change goes out
+        as it would into a plain stream. An update leaves unchanged TOAST columns out, row by row: each is
+        looked at, and so is whatever isn't like changes that were read before.
         """
         try:
             deque(map(validate, self._samples), maxlen=0)

@@ -115,7 +115,7 @@ class TransactionEnds(NamedTuple):
 
 
 class Layout(Protocol):
-    """How the changes of a table look that have one action, until the table is altered."""
+    """What the changes of a table that have one action are recognized by."""
 
     @property
     def relation(self) -> Relation:

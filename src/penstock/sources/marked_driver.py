@@ -239,7 +239,7 @@ class MarkedDriver:
         return {shard.shard_id: shard for shard in self._stream.shards()}
 
     def _is_there(self, manifest: Manifest) -> bool:
-        """Whether the first record that it speaks of is there in each shard."""
+        """Whether the first record of its range is there in each shard."""
         shards = self._shards() if manifest.shards else {}
         return all(
             name in shards and has_begin(self._stream, ShardSpan(name, int(found.first), int(found.first)))

@@ -350,9 +350,12 @@ def test_what_is_no_object_is_unfit_for_a_marked_stream() -> None:
     assert not some.take(xlogdata(row(9))).has_faults
 
 
+ODD_COLUMN = b'},{"name":"odd","type":"we""ird","value":"x"}'
+
+
 def odd(number: int) -> bytes:
-    """A change of a table that was altered: one of its columns has a type with a quoted name now."""
-    return row(number).replace(b"}]", b'},{"name":"odd","type":""My type"","value":"x"}]', 1)
+    """A change of a table that was altered: one of its columns has a type with a quote in its name now."""
+    return row(number).replace(b"}]", ODD_COLUMN + b"]", 1)
 
 
 @pytest.mark.parametrize("before", [0, 1, 5])
@@ -382,6 +385,17 @@ def test_a_transaction_that_alters_its_table_is_noticed_by_its_last_change() -> 
     some.take(*transaction(100, 110, 1, 2))
     taken = some.take(boundary("B", 200, 210), *map(xlogdata, [row(3), row(4), odd(5), odd(6)]))
     assert [event.fault for event in taken.events] == [None, None, NO_OBJECT, NO_OBJECT]
+
+
+def test_updates_that_leave_a_toasted_column_out_prove_nothing_for_others() -> None:
+    some = parts(prefix=MARK)
+    whole, odd_one = [each.replace(b'"I"', b'"U"') for each in (row(1), odd(1))]
+    some.take(boundary("B", 100, 110), xlogdata(whole), xlogdata(whole), boundary("C", 100, 110))
+    updates = [whole, odd_one, whole, odd_one, odd_one, whole]
+    taken = some.take(boundary("B", 200, 210), *map(xlogdata, updates))
+    assert [event.fault for event in taken.events] == [
+        None if update is whole else NO_OBJECT for update in updates
+    ]
 
 
 def test_a_change_of_another_kind_ends_a_run() -> None:

@@ -65,14 +65,14 @@ class Marks:
     3. `settle()`: the draft's manifest was accepted, and the next one begins where it ends. `take_back()`:
        it was not, or nobody knows; the next one has the same `since` and says all of it again.
     4. One draft at a time.
-    5. Counting costs least when a request has just been answered, and least of all when many records are
-       counted together. So what the frontier has passed is counted at once, and so are records of a single
-       transaction. But requests that are under way at the same time are answered in any order: one that has
-       overtaken others is kept as it came, and counted, whole, when the frontier has passed it; one that the
-       frontier stands in is cut, when somebody asks. A frontier that stands still while others overtake it
-       must not cost memory for each of them: beyond `most_uncounted` records there are tallies, by
-       transaction; and beyond `most_spans` of these, neighbours are put together. Then a frontier within a
-       span resolves only what lies before it: less than it could, never more.
+    5. Counting costs least when a request has just been answered, and many records are counted together. So
+       of a request in the order of its transactions, what the frontier has passed is counted at once, and
+       what is left if that is of a single transaction. But requests that are under way at the same time are
+       answered in any order: one that has overtaken others is kept as it came, and counted, whole, when the
+       frontier has passed it; one that the frontier stands in is cut, when somebody asks. A frontier that is
+       far behind must not cost memory for each record beyond it: beyond `most_uncounted` records there are
+       tallies, by transaction; and beyond `most_spans` of these, neighbours are put together, the newer ones.
+       Then a frontier within a span resolves only what lies before it: less than it could, never more.
     """
 
     def __init__(self, since_lsn: int, *, most_spans: int = 2_000, most_uncounted: int = 5_000) -> None:
@@ -83,6 +83,8 @@ class Marks:
         self._uncounted_records = 0
         self._spans: list[_Span] = []
         """Sorted, and without a commit LSN in common."""
+        self._passed_lsn: int | None = None
+        """The frontier when tallies and requests were last looked through."""
         self._next = Tally()
         self._drafted: Draft | None = None
         self.told_records = 0
@@ -107,7 +109,7 @@ class Marks:
         if not events:
             return
         records = Records.of(events, taken)
-        self._pass_whole(frontier_lsn)
+        self._pass_oldest(frontier_lsn)
         complete_lsn = self.complete_lsn(frontier_lsn)
         rest: Records | None = records
         if records.is_by_transaction:
@@ -142,7 +144,8 @@ class Marks:
         self._uncounted_records += len(records.places)
         if self._uncounted_records > self._most_uncounted:
             self._pass(frontier_lsn)
-            while self._uncounted_records > self._most_uncounted:
+            # More than has to be, so that not every request makes us look through all of them.
+            while self._uncounted_records > self._most_uncounted // 2:
                 oldest = self._uncounted.pop(0).records
                 self._uncounted_records -= len(oldest.places)
                 self._tally(oldest)
@@ -185,9 +188,14 @@ class Marks:
         return span
 
     def _put_together(self) -> None:
-        """Halve the number of spans."""
-        spans = []
-        for at in range(0, len(self._spans), 2):
+        """Make half as many of the newer half.
+
+        The older ones are those that the frontier comes to first: if they grew with each new one, a frontier
+        that keeps its distance would never leave one behind.
+        """
+        older = len(self._spans) // 2
+        spans = self._spans[:older]
+        for at in range(older, len(self._spans), 2):
             one, *other = self._spans[at : at + 2]
             for each in other:
                 one.tally.merge(each.tally)
@@ -197,31 +205,38 @@ class Marks:
 
     def _pass(self, frontier_lsn: int) -> None:
         """The frontier is there: count all that it has passed."""
-        self._pass_whole(frontier_lsn)
-        complete_lsn = self.complete_lsn(frontier_lsn)
-        for at, each in enumerate(self._uncounted):
-            if each.first < complete_lsn:
-                rest = self._count(each.records.by_transaction(), complete_lsn)
-                assert rest is not None, "the frontier stands in it"
-                self._uncounted[at] = _Request.of(rest)
-                self._uncounted_records -= len(each.records.places) - len(rest.places)
-
-    def _pass_whole(self, frontier_lsn: int) -> None:
-        """The frontier is there: count the tallies and the requests that it has passed as a whole."""
-        count = bisect_left(self._spans, frontier_lsn, key=_last)
-        for span in self._spans[:count]:
-            self._next.merge(span.tally)
-        del self._spans[:count]
-        if not self._uncounted:
-            return
+        self._pass_oldest(frontier_lsn)
         complete_lsn = self.complete_lsn(frontier_lsn)
         requests, self._uncounted = self._uncounted, []
         for each in requests:
             if each.last < complete_lsn:
-                self._next.add(each.records)
-                self._uncounted_records -= len(each.records.places)
-            else:
+                self._count_whole(each)
+            elif each.first >= complete_lsn:
                 self._uncounted.append(each)
+            elif (rest := self._count(each.records.by_transaction(), complete_lsn)) is not None:
+                self._uncounted.append(_Request.of(rest))
+                self._uncounted_records -= len(each.records.places) - len(rest.places)
+
+    def _pass_oldest(self, frontier_lsn: int) -> None:
+        """The frontier is there: count the tallies that it has passed, and the oldest requests."""
+        if frontier_lsn == self._passed_lsn:
+            return  # whatever has come since then lies beyond it
+        self._passed_lsn = frontier_lsn
+        count = bisect_left(self._spans, frontier_lsn, key=_last)
+        for span in self._spans[:count]:
+            self._next.merge(span.tally)
+        del self._spans[:count]
+        complete_lsn = self.complete_lsn(frontier_lsn)
+        # Mostly they are passed in the order in which they came: the others wait until somebody asks.
+        count = 0
+        while count < len(self._uncounted) and self._uncounted[count].last < complete_lsn:
+            self._count_whole(self._uncounted[count])
+            count += 1
+        del self._uncounted[:count]
+
+    def _count_whole(self, request: _Request) -> None:
+        self._next.add(request.records)
+        self._uncounted_records -= len(request.records.places)
 
     def _tally(self, some: Records) -> None:
         """Count records by transaction, in as few steps as there are transactions."""

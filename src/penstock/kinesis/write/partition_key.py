@@ -151,9 +151,8 @@ class PartitionKeys:
         return key if key is not None else self._read(payload, wal_start)
 
     def relation(self, payload: bytes) -> Relation | None:
-        """The table of a payload, right after its key was asked for: mostly that came with the key."""
-        found = self.scanner.found
-        return self._decoder.relation(payload) if found is None else found.relation
+        """The table of a payload, where it didn't come with its key."""
+        return self._decoder.relation(payload)
 
     def _read(self, payload: bytes, wal_start: int) -> str:
         try:

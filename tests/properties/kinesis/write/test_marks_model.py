@@ -23,6 +23,7 @@ TABLES = [Relation("public", "a"), Relation("public", 'b".c'), None]
 class Known(NamedTuple):
     event: ChangeEvent
     entry: Entry
+    request: int
 
 
 class Waiting(NamedTuple):
@@ -41,6 +42,7 @@ class MarksMachine(RuleBasedStateMachine):
         self.since = 10
         self.next_lsn = 10
         self.sequence = 8
+        self.requests = 0
         self.waiting: list[Waiting] = []
         self.taken: list[Known] = []
         self.ends: list[tuple[int, int]] = []
@@ -70,7 +72,8 @@ class MarksMachine(RuleBasedStateMachine):
             # Numbers get longer with time, and don't ascend in what we are told.
             self.sequence += data.draw(st.integers(-3, 5))
             entries.append(Entry(shard=data.draw(st.sampled_from("xyz")), sequence=str(abs(self.sequence))))
-        self.taken += map(Known, events, entries)
+        self.requests += 1
+        self.taken += map(Known, events, entries, [self.requests] * len(events))
         self.marks.accepted(events, Taken.of(entries), self.frontier())
         if len(self.overtakers()) > 3:
             self.crowded_until = max(each.event.commit_lsn for each in self.taken)
@@ -129,8 +132,13 @@ class MarksMachine(RuleBasedStateMachine):
             assert told.count == len(numbers)
             assert int(told.first) <= min(numbers)
             assert int(told.last) >= max(numbers)
-            there = {each.entry.sequence for each in self.taken if each.entry.shard == shard}
-            assert {told.first, told.last} <= there, "no end that isn't a record"
+            requests = {each.request for each in taken if each.entry.shard == shard}
+            there = {
+                each.entry.sequence
+                for each in self.taken
+                if each.entry.shard == shard and each.request in requests
+            }
+            assert {told.first, told.last} <= there, "an end is a record of the same requests"
         tables = {}
         for table in {each.event.relation for each in taken} - {None}:
             own = [each.event for each in taken if each.event.relation == table]

@@ -98,3 +98,22 @@ def test_the_frontier_may_pass_tallies_by_a_commit_alone() -> None:
     assert not marks.is_waiting(100)
     assert marks.is_waiting(110)
     assert marks.complete_lsn(110) == 110
+
+
+@pytest.mark.parametrize("records", [1, 2, 10])
+@pytest.mark.parametrize("lag", [30, 120, 500])
+def test_a_frontier_that_keeps_its_distance_resolves_all_the_same(lag: int, records: int) -> None:
+    """A key at its limit may be far behind the others for as long as they are written to."""
+    marks = Marks(0, most_spans=20, most_uncounted=20)
+    told = behind = 0
+    for first in range(1, 10_000, records):
+        frontier_lsn = max(1, first - lag)
+        accept(marks, request(*range(first, first + records)), frontier_lsn)
+        if first % 50 == 1:
+            draft = marks.draft(frontier_lsn)
+            marks.settle()
+            told += draft.tally.records
+            assert told == draft.resolved_lsn - 1
+            behind = max(behind, frontier_lsn - draft.resolved_lsn)
+    assert behind <= lag
+    assert told > 10_000 - 3 * lag
