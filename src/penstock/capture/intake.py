@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from penstock.capture.ack import AckTracker
 from penstock.capture.commit_times import CommitTimes
@@ -16,9 +16,6 @@ from penstock.model.change import Action, Boundary, Change, Truncate
 from penstock.model.log_offset import OP_INFINITY
 from penstock.model.relation import Relation
 from penstock.postgres.stream.walk import FrameWalk
-
-_UPDATE: Final = Action.UPDATE
-"""By a name of its own: an enum's member is slow to find, and every change is asked."""
 
 
 class Batch(NamedTuple):
@@ -86,6 +83,10 @@ class Intake:
         """Whether one of the events is not what the decoder expects."""
         self._layout: Layout | None = None
         """What the changes of the open run look like."""
+        self._each = False
+        """Whether all of them are to be looked at."""
+        self._suspects: set[Relation | None] = set()
+        """Tables that had payloads with a fault."""
         self._samples: list[bytes] = []
         """The payloads that are to be looked at."""
         self._now = 0.0
@@ -123,7 +124,7 @@ class Intake:
             table = self._table(change) if layout is None else layout.relation
             if layout is None or layout is not self._layout:
                 self._begin_run(layout, change.payload)
-            elif change.action is _UPDATE:
+            elif self._each:
                 self._samples.append(change.payload)
         self._add(change.payload, key, change.commit_lsn, change.op_offset, self._safe_lsn, table)
         return True
@@ -192,6 +193,7 @@ class Intake:
         self._end_run()
         self._layout = layout
         self._samples.append(payload)
+        self._each = layout is not None and (self._scanner.varies or layout.relation in self._suspects)
 
     def _end_run(self) -> None:
         if self._layout is not None:
@@ -202,11 +204,12 @@ class Intake:
     def _find_faults(self) -> bool:
         """Whether some of the events take no prefix.
 
-        It is the name of a column's type that can make a payload invalid, never a value. So of a run, inserts
-        or deletes of a table that are of one transaction, the first and the last are looked at: all have the
-        same columns, unless somebody alters or renames the type to and fro meanwhile. Such a change goes out
-        as it would into a plain stream. An update leaves unchanged TOAST columns out, row by row: each is
-        looked at, and so is whatever isn't like changes that were read before.
+        It is the name of a column's type that can make a payload invalid, never a value. So of a run, changes
+        of a table that look alike and are of one transaction, the first and the last are looked at. For all
+        of them to have columns that are in order, the table must not be altered, or a type renamed, to and
+        fro between the two; such a change goes out as it would into a plain stream. An update leaves
+        unchanged TOAST columns out: where no insert has shown all columns, each is looked at. So is each
+        change of a table that had one with a fault, and whatever isn't like changes that were read before.
         """
         try:
             deque(map(validate, self._samples), maxlen=0)
@@ -216,4 +219,5 @@ class Intake:
         if has_faults:
             for event in self._events:
                 event.fault = None if takes_prefix(event.payload) else NO_OBJECT
+            self._suspects.update(event.relation for event in self._events if event.fault is not None)
         return has_faults

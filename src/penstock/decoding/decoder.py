@@ -132,6 +132,10 @@ class KeyScanner(Protocol):
         A truncate has no key.
         """
 
+    @property
+    def varies(self) -> bool:
+        """Whether payloads like that one may have columns that no payload has shown that was read whole."""
+
     def scan(self, payload: bytes) -> str | None:
         """The key, where everything that it depends on is as it was when it was learnt; else None."""
 

@@ -8,7 +8,9 @@ import msgspec
 
 from penstock.model.relation import Relation
 
-_ACTION: Final = slice(0, len(b'{"action":"I"'))
+_INSERT: Final = b'{"action":"I"'
+_UPDATE: Final = b'{"action":"U"'
+_ACTION: Final = slice(0, len(_INSERT))
 _SCHEMA: Final = b'"schema":"'
 _FIRST_LIST: Final = b":[{"
 _LIST_BYTES: Final = len(_FIRST_LIST)
@@ -58,6 +60,12 @@ class Wal2JsonKeyScanner:
         """The one that fitted last."""
         self.found: _Template | None = None
         """See KeyScanner."""
+
+    @property
+    def varies(self) -> bool:
+        """See KeyScanner. An update leaves unchanged TOAST columns out; an insert names all columns."""
+        found = self.found
+        return found is None or (found.action == _UPDATE and (_INSERT, found.place) not in self._templates)
 
     def scan(self, payload: bytes) -> str | None:
         """The key, if the payload looks as expected."""

@@ -398,6 +398,18 @@ def test_updates_that_leave_a_toasted_column_out_prove_nothing_for_others() -> N
     ]
 
 
+def test_a_table_that_had_a_fault_is_looked_at_change_by_change() -> None:
+    """An insert was in order before the table was altered."""
+    some = parts(prefix=MARK)
+    some.take(*transaction(100, 110, 1))
+    whole, odd_one = [each.replace(b'"I"', b'"U"') for each in (row(1), odd(1))]
+    some.take(boundary("B", 200, 210), xlogdata(whole), boundary("C", 200, 210))
+    some.take(boundary("B", 300, 310), xlogdata(odd_one), boundary("C", 300, 310))
+    updates = [whole, odd_one, odd_one, whole]
+    taken = some.take(boundary("B", 400, 410), *map(xlogdata, updates))
+    assert [event.fault for event in taken.events] == [None, NO_OBJECT, NO_OBJECT, None]
+
+
 def test_a_change_of_another_kind_ends_a_run() -> None:
     some = parts(prefix=MARK)
     some.take(*transaction(100, 110, 1, 2))

@@ -64,6 +64,7 @@ class NoScanner:
     """Payloads without a short cut."""
 
     found: None = None
+    varies = True
 
     def scan(self, payload: bytes) -> str | None:
         return None
