@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.capture import intake
 from penstock.capture.ack import AckTracker
 from penstock.capture.intake import Batch, Intake
 from penstock.decoding.wal2json import Wal2Json
@@ -335,6 +336,17 @@ def test_the_prefix_counts_in_what_is_too_large() -> None:
     assert taken.events == []
     assert taken.unfit is not None
     assert taken.unfit.fault is None
+
+
+def test_what_is_too_large_is_not_looked_at_in_passing(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bytes] = []
+    monkeypatch.setattr(intake, "validate", seen.append)
+    some = parts(prefix=MARK, max_bytes=len(row(7)) + len("public.t/7") + PREFIX_BYTES)
+    large = row(8).replace(b'"pk"', b'"pad":"' + b"x" * 100 + b'","pk"')
+    taken = some.take(boundary("B", 100, 110), xlogdata(row(7)), xlogdata(large))
+    assert taken.unfit is not None
+    assert taken.unfit.payload == large
+    assert set(seen) == {row(7)}
 
 
 def test_what_is_no_object_is_unfit_for_a_marked_stream() -> None:
