@@ -12,7 +12,7 @@ from penstock.decoding.decoder import Layout
 from penstock.kinesis.marked.prefix import INVALID, PREFIX_BYTES, MarkPrefix, takes_prefix, validate
 from penstock.kinesis.write.event import NO_OBJECT, ChangeEvent
 from penstock.kinesis.write.partition_key import KeyedRelation, PartitionKeys, UnknownRelation
-from penstock.model.change import Action, Boundary, Change, Truncate
+from penstock.model.change import Boundary, Change, Truncate, table_told
 from penstock.model.log_offset import OP_INFINITY
 from penstock.model.relation import Relation
 from penstock.postgres.stream.walk import FrameWalk
@@ -132,10 +132,8 @@ class Intake:
     def _table(self, change: Change) -> Relation | Truncate | None:
         """Read from a change that is not like others that were read before."""
         self._is_odd |= change.action is None
-        relation = self._keys.relation(change.payload)
-        if relation is None or change.action is not Action.TRUNCATE:
-            return relation
-        return Truncate(relation, change.commit_lsn, change.op_offset)
+        relation = self._walk.decoder.relation(change.payload)
+        return table_told(relation, change.action, change.commit_lsn, change.op_offset)
 
     def begin(self, begin: Boundary) -> None:
         """Part of the walk: a transaction starts."""

@@ -53,6 +53,15 @@ class Truncate(NamedTuple):
     op_offset: int
 
 
+def table_told(
+    relation: Relation | None, action: Action | None, commit_lsn: int, op_offset: int
+) -> Relation | Truncate | None:
+    """What is to be told of a change's table: its name, or where it was truncated."""
+    if relation is None or action is not Action.TRUNCATE:
+        return relation
+    return Truncate(relation, commit_lsn, op_offset)
+
+
 class Boundary(msgspec.Struct, gc=False, frozen=True):
     """The begin or the commit of a transaction."""
 

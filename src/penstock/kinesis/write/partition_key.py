@@ -150,10 +150,6 @@ class PartitionKeys:
         key = self.scanner.scan(payload)
         return key if key is not None else self._read(payload, wal_start)
 
-    def relation(self, payload: bytes) -> Relation | None:
-        """The table of a payload, where it didn't come with its key."""
-        return self._decoder.relation(payload)
-
     def _read(self, payload: bytes, wal_start: int) -> str:
         try:
             change = self._decoder.row(payload)

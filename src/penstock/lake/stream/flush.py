@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from penstock.decoding.decoder import Decoder, Unreadable
+from penstock.decoding.decoder import Unreadable
 from penstock.decoding.plugins import STREAM_PLUGIN, decoder_for
 from penstock.decoding.rows import DecodeError, RowIncomplete
 from penstock.kinesis.marked.pointer import is_pointer
@@ -36,10 +36,9 @@ from penstock.lake.stream.parts import Part, together
 from penstock.lake.stream.place import StreamPlace
 from penstock.lake.stream.publishing import TaskPublisher
 from penstock.lake.stream.rendering import Sides, render
-from penstock.model.change import Action, Truncate
+from penstock.model.change import Action, table_told
 from penstock.model.key_indexes import KeyIndexes
 from penstock.model.log_offset import LogOffset
-from penstock.model.relation import Relation
 from penstock.model.stream_position import History
 
 CONNECT_S: Final = 5.0
@@ -240,14 +239,6 @@ def _publishing(flush: Flush) -> _Work:
     return work
 
 
-def _table(decoder: Decoder, payload: bytes, tx: int, op: int) -> Relation | Truncate | None:
-    """What a manifest is to say of a change."""
-    relation = decoder.relation(payload)
-    if relation is None or decoder.action(payload) is not Action.TRUNCATE:
-        return relation
-    return Truncate(relation, tx, op)
-
-
 def _events(flush: Flush, batches: Iterator[pa.RecordBatch]) -> Iterator[ChangeEvent]:
     decoder = decoder_for(STREAM_PLUGIN)
     prefix = MarkPrefix(flush.history, flush.by)
@@ -268,5 +259,5 @@ def _events(flush: Flush, batches: Iterator[pa.RecordBatch]) -> Iterator[ChangeE
                 op_offset=op,
                 received_at=0.0,
                 is_pointer=is_pointer(payload),
-                table=_table(decoder, payload, tx, op),
+                table=table_told(decoder.relation(payload), decoder.action(payload), tx, op),
             )
